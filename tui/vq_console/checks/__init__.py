@@ -1,0 +1,1 @@
+"""Load generator, latency and quality checks: they produce samples, never verdicts."""

@@ -1,0 +1,75 @@
+"""The command line: parses, dispatches, turns errors into messages and exit codes.
+
+Without a command it opens the console. Imports neither Textual, numpy nor aiohttp at start (a test proves it).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+
+from vq_console import __version__
+from vq_console.core.errors import ExitCode, VqError
+
+GROUPS = (
+    "detect",
+    "engines",
+    "profiles",
+    "lint",
+    "serve",
+    "explain",
+    "check",
+    "ab",
+    "quantize",
+    "history",
+    "demo",
+)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with every command of every group in `commands/`."""
+    parser = argparse.ArgumentParser(
+        prog="vq-console",
+        description="Build, launch, explain and compare quantized vLLM servers. Without a command: open the console.",
+    )
+    parser.add_argument("--version", action="version", version=f"vq-console {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for group in GROUPS:
+        module = importlib.import_module(f"vq_console.commands.{group}")
+        module.register(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    try:
+        if args.command is None:
+            from vq_console.ui.app import run_console
+
+            return int(run_console())
+        return int(args.handler(args))
+    except VqError as error:
+        if getattr(args, "json", False):
+            print(
+                json.dumps(
+                    {"schema": "vq-console/error/1", "error": {"message": error.message, "hint": error.hint}},
+                    ensure_ascii=False,
+                )
+            )
+        print(f"vq-console: {error}", file=sys.stderr)
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        print("vq-console: interrupted", file=sys.stderr)
+        return int(ExitCode.PARTIAL)
+    except BrokenPipeError:
+        sys.stderr.close()
+        return int(ExitCode.DONE)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

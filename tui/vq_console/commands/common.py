@@ -1,0 +1,58 @@
+"""What all commands share: JSON to standard output, words to standard error, tables, questions."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from vq_console.core.errors import ExitCode
+
+Handler: TypeAlias = Callable[[argparse.Namespace], ExitCode]
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def add_command(subparsers: Subparsers, name: str, help_text: str, handler: Handler) -> argparse.ArgumentParser:
+    """Add a command whose handler returns an exit code; every command takes `--json`."""
+    parser = subparsers.add_parser(name, help=help_text, description=help_text)
+    parser.add_argument("--json", action="store_true", help="print one JSON object to standard output")
+    parser.set_defaults(handler=handler)
+    return parser
+
+
+def emit(schema: str, value: Mapping[str, Any]) -> None:
+    """Print the JSON answer of a command; `schema` is `vq-console/<command>/1`."""
+    print(json.dumps({"schema": schema, **value}, ensure_ascii=False, indent=1, default=str))
+
+
+def say(message: str = "") -> None:
+    """Words for a person; kept off standard output so that JSON and data stay clean there."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
+    """A plain aligned table; right-aligns columns whose cells all look like numbers."""
+    cells = [list(head), *[[str(cell) for cell in row] for row in rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+
+    def number(text: str) -> bool:
+        return text == "–" or text.replace(",", "").replace(".", "").lstrip("-+").isdigit()
+
+    right = [bool(rows) and all(number(row[i]) for row in cells[1:]) for i in range(len(head))]
+    lines = [
+        "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)).rstrip()
+        for row in cells
+    ]
+    return "\n".join(lines)
+
+
+def confirm(question: str, *, yes: bool) -> bool:
+    """Ask on a terminal; without one the answer is no unless `--yes` was given."""
+    if yes:
+        return True
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}

@@ -1,0 +1,1 @@
+"""Statistics, verdicts, the comparison itself, history and reports."""

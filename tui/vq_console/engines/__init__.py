@@ -1,0 +1,1 @@
+"""Finding vLLM installations, reading their catalogue as text, making one."""

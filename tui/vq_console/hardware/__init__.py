@@ -1,0 +1,1 @@
+"""GPUs by NVML, the host by psutil."""

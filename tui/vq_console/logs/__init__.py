@@ -1,0 +1,1 @@
+"""Reading vLLM logs: lines, facts, phases, diagnosis."""

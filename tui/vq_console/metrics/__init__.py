@@ -1,0 +1,1 @@
+"""Scraping /metrics and turning counters into windows."""

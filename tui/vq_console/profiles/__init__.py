@@ -1,0 +1,1 @@
+"""The profile format, the store, sharing, exports, facts of checkpoints."""

@@ -1,0 +1,1 @@
+"""Launching, keeping, stopping and attaching servers."""
