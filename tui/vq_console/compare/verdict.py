@@ -1,0 +1,120 @@
+"""Sentences that the numbers allow, with their intervals. Takes the JSON values of `ab`; measures nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Json = Mapping[str, Any]
+
+
+def speed_sentence(latency: Json | None, a: str, b: str, *, confounders: Sequence[str] = (), partial: bool = False) -> str:
+    """One sentence for each primary endpoint: B against A, in the unit that a reader decides by."""
+    if not latency or not latency.get("endpoints"):
+        return "Speed was not measured."
+    primary = [e for e in latency["endpoints"] if e.get("primary")]
+    parts = [_endpoint_words(e, a, b) for e in primary or latency["endpoints"][:2]]
+    text = "; ".join(parts) + "."
+    text = text[0].upper() + text[1:]
+    if confounders:
+        text += f" The arms also differ in {', '.join(confounders)}: this is no verdict on formats."
+    if partial:
+        text += " Partial: the check was stopped before it was decided."
+    return text
+
+
+def _endpoint_words(endpoint: Json, a: str, b: str) -> str:
+    level = endpoint.get("concurrency")
+    ratio, ci, word = endpoint.get("ratio"), endpoint.get("ci"), endpoint.get("word")
+    pairs = endpoint.get("pairs") or 0
+    what = {
+        "tpot": "per token", "ttft": "to the first token", "e2e": "per request", "throughput": "in tokens/s",
+    }.get(str(endpoint.get("metric")), str(endpoint.get("metric")))
+    where = f"with {level} stream{'' if level == 1 else 's'}"
+    if ratio is None or not ci:
+        return f"{where} {what}: not enough valid pairs ({pairs})"
+    low, high = float(ci[0]), float(ci[1])
+    pair_text = f"{pairs} pairs"
+    if word == "equivalent":
+        return f"{where} {b} and {a} are equivalent {what} (B/A {ratio:.3f}, {low:.3f} to {high:.3f}, {pair_text})"
+    if word == "inconclusive":
+        return f"{where} the difference {what} is inconclusive (B/A {ratio:.2f}, {low:.2f} to {high:.2f}, {pair_text})"
+    higher_is_faster = endpoint.get("metric") == "throughput"
+    gain = float(ratio) if higher_is_faster else 1 / float(ratio)
+    bounds = (low, high) if higher_is_faster else (1 / high if high else 0.0, 1 / low if low else float("inf"))
+    if word == "slower":
+        gain, bounds = 1 / gain, (1 / bounds[1], 1 / bounds[0])
+    return f"{where} {b} is {_times(gain, word or '')} than {a} {what} (95 % CI {_bounds(gain, bounds)}, {pair_text})"
+
+
+def _times(factor: float, word: str) -> str:
+    return f"{factor:.1f}× {word}" if factor >= 2 else f"{(factor - 1) * 100:.0f} % {word}"
+
+
+def _bounds(factor: float, bounds: tuple[float, float]) -> str:
+    if factor >= 2:
+        return f"{bounds[0]:.1f} to {bounds[1]:.1f}×"
+    return f"{(bounds[0] - 1) * 100:.0f} to {(bounds[1] - 1) * 100:.0f} %"
+
+
+def quality_sentence(quality: Json | None, a: str, b: str) -> str:
+    """Word, KLD with interval and floor, and what cannot be excluded."""
+    if not quality:
+        return "Quality was not measured."
+    kld = quality.get("kld") or {}
+    word = quality.get("word") or "UNRESOLVED"
+    value, ci = kld.get("value"), kld.get("ci")
+    if value is None:
+        return f"{word}: {b} against {a} has no KL divergence."
+    text = f"{word}: {b} differs from {a} by KLD {_nats(value)} nats/token"
+    if ci:
+        text += f" (95 % CI {_nats(ci[0])} to {_nats(ci[1])}"
+        text += f", {kld.get('sequences')} sequences" if kld.get("sequences") else ""
+        text += f"; noise floor {_nats(kld['floor'])})" if kld.get("floor") is not None else ")"
+    if quality.get("top1_agreement") is not None:
+        text += f"; same first choice at {quality['top1_agreement'] * 100:.1f} % of tokens"
+    divergence = quality.get("divergence") or {}
+    if divergence.get("hazard"):
+        text += f"; greedy answers part after {1 / divergence['hazard']:.0f} tokens on average"
+    text += "."
+    for task in quality.get("tasks") or ():
+        if task.get("difference") is None:
+            continue
+        points = task["difference"] * 100
+        text += f" {task['name']} ({task['n']} items): {points:+.1f} pt"
+        if task.get("ci"):
+            text += f" ({task['ci'][0] * 100:+.1f} to {task['ci'][1] * 100:+.1f})"
+        if task.get("detectable") is not None:
+            text += f", a drop under {task['detectable'] * 100:.0f} points cannot be seen"
+        text += "."
+    return text
+
+
+def _nats(value: float) -> str:
+    if value == 0:
+        return "0"
+    return f"{value:.4f}" if abs(value) < 0.01 else f"{value:.3f}"
+
+
+def memory_sentence(memory: Json | None, a: str, b: str, *, context: int | None = None) -> str:
+    """Weights, KV tokens and requests side by side. These are read or computed, not sampled, so they have no interval."""
+    if not memory:
+        return "Memory is unknown."
+    left, right = memory.get("A") or {}, memory.get("B") or {}
+    parts: list[str] = []
+    weights = left.get("weights_gib"), right.get("weights_gib")
+    if None not in weights:
+        change = (weights[1] / weights[0] - 1) * 100 if weights[0] else 0.0
+        relation = "the same" if abs(change) < 0.5 else f"{abs(change):.0f} % {'less' if change < 0 else 'more'}"
+        parts.append(f"weights {b} {weights[1]:.2f} GiB, {a} {weights[0]:.2f} GiB ({relation})")
+    tokens = left.get("kv_tokens"), right.get("kv_tokens")
+    if None not in tokens:
+        parts.append(f"KV cache {b} {tokens[1]:,} tokens, {a} {tokens[0]:,}")
+    requests = left.get("requests_at_context"), right.get("requests_at_context")
+    if None not in requests:
+        at = f" of {context:,} tokens" if context else ""
+        parts.append(f"requests{at} at once: {b} {requests[1]:.1f}, {a} {requests[0]:.1f}")
+    if not parts:
+        return "Memory is unknown: neither log says what the weights or the KV cache take."
+    text = "; ".join(parts) + " (exact, as the logs and checkpoints say)."
+    return text[0].upper() + text[1:]
