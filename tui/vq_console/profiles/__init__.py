@@ -1,1 +1,4 @@
-"""The profile format, the store, sharing, exports, facts of checkpoints."""
+"""The profile format, the store, sharing, exports, facts of checkpoints.
+
+Nothing here starts a server or judges a profile; it reads, writes and describes.
+"""

@@ -1,0 +1,132 @@
+"""Changes of a profile's text that keep its comments and its order.
+
+Pure: text in, text out. Every result has been read back as a profile, so an edit never leaves a broken file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vq_console.core.errors import ProfileError
+from vq_console.profiles.format import parse_profile, profile_table
+from vq_console.profiles.model import EnvRef, Profile
+from vq_console.profiles.values import argument_key
+
+_TABLES = ("args", "env", "engine", "placement", "made_on")
+
+
+def patched_text(text: str, patch: Mapping[str, Any], path: Path | None = None) -> str:
+    """`text` with a patch applied: `set_args`, `remove_args`, `set_env`, `remove_env`, `set_model`; all optional.
+
+    Raises ProfileError when the text is no profile, or the patch would make it none.
+    """
+    profile = parse_profile(text, path)
+    table = profile_table(profile)
+    args, env = table.setdefault("args", {}), table.setdefault("env", {})
+    args.update({argument_key(key): value for key, value in (patch.get("set_args") or {}).items()})
+    env.update(patch.get("set_env") or {})
+    for key in patch.get("remove_args") or ():
+        args.pop(argument_key(key), None)
+    for key in patch.get("remove_env") or ():
+        env.pop(key, None)
+    if patch.get("set_model"):
+        table["model"] = patch["set_model"]
+    return _merged(text, table, path)
+
+
+def replaced_text(text: str, profile: Profile, path: Path | None = None) -> str:
+    """`text` changed into `profile` where the two differ; what is the same stays as it was written."""
+    parse_profile(text, path)
+    return _merged(text, profile_table(profile), path)
+
+
+def _merged(text: str, table: Mapping[str, Any], path: Path | None) -> str:
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    where = str(path) if path is not None else "profile"
+    try:
+        document = tomlkit.parse(text.removeprefix("\ufeff"))
+        for key in [key for key in document if key not in _TABLES and key not in table and key != "schema"]:
+            document.remove(key)
+        for key, value in table.items():
+            if key not in _TABLES:
+                _put(document, key, value)
+        for key in _TABLES:
+            wanted = table.get(key) or {}
+            if key in document:
+                _merge_table(document[key], wanted, dashes=key == "args")
+            elif wanted:
+                fresh = tomlkit.table()
+                for inner, value in wanted.items():
+                    fresh.add(inner, _item(value))
+                document.add(key, fresh)
+        merged = tomlkit.dumps(document)
+    except (TOMLKitError, ValueError, RecursionError) as error:
+        raise ProfileError(where, "", f"cannot be edited in place: {error}", "write it anew") from error
+    if profile_table(parse_profile(merged, path)) != profile_table(parse_profile(_anew(table), path)):
+        raise ProfileError(where, "", "cannot be edited in place without changing its meaning", "edit the file by hand")
+    return merged
+
+
+def _anew(table: Mapping[str, Any]) -> str:
+    import tomli_w
+
+    filled = {key: value for key, value in table.items() if key not in _TABLES or value}
+    return tomli_w.dumps({key: _references_as_tables(value) for key, value in filled.items()})
+
+
+def _references_as_tables(value: Any) -> Any:
+    if isinstance(value, EnvRef):
+        return {"from_env": value.from_env}
+    if isinstance(value, Mapping):
+        return {key: _references_as_tables(inner) for key, inner in value.items()}
+    return value
+
+
+def _merge_table(item: Any, wanted: Mapping[str, Any], *, dashes: bool) -> None:
+    spelled = {argument_key(key) if dashes else key: key for key in item}
+    for key, written in spelled.items():
+        if key not in wanted:
+            item.remove(written)
+    for key, value in wanted.items():
+        _put(item, spelled.get(key, key), value)
+
+
+def _put(container: Any, key: str, value: Any) -> None:
+    if key in container:
+        old = container[key]
+        if _plain(old) == _plain(value) and type(_plain(old)) is type(_plain(value)):
+            return
+        container[key] = _item(value, old=old)
+    else:
+        container.add(key, _item(value))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, EnvRef):
+        return {"from_env": value.from_env}
+    return value.unwrap() if hasattr(value, "unwrap") else value
+
+
+def _item(value: Any, old: Any = None) -> Any:
+    """A tomlkit item on one line; tables inside a table become inline ones, so that they stay where they stand."""
+    import tomlkit
+
+    value = _plain(value)
+    if isinstance(value, Mapping):
+        item: Any = tomlkit.inline_table()
+        for key, inner in value.items():
+            item.append(key, _item(inner))
+    elif isinstance(value, list | tuple):
+        item = tomlkit.array()
+        for inner in value:
+            item.append(_item(inner))
+    else:
+        item = tomlkit.item(value)
+    comment = old.trivia.comment if hasattr(old, "trivia") else ""
+    if comment:
+        item.comment(comment.lstrip("# "))
+    return item
