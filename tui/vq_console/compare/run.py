@@ -121,9 +121,7 @@ def _compare(
     quality: Mapping[str, Any] | None = None
     validity: list[Mapping[str, Any]] = []
     with ExitStack() as stack:
-        if settings.keep:
-            stack.push(lambda *_: False)
-        opened = ExitStack() if settings.keep else stack
+        opened = ExitStack() if settings.keep else stack  # a stack that is never entered stops nothing
         for arm in (a, b, *((third,) if third else ())):
             open_arm(arm, placement, progress, opened, api_key_env=settings.api_key_env)
             keep_arm(arm, folder)
