@@ -1,0 +1,74 @@
+"""From a log file or a stream to everything that can be said about its last run.
+
+Owns reading in blocks with bounded memory. Decides nothing itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
+
+from vq_console.core.errors import MissingError
+from vq_console.logs.model import Explanation
+from vq_console.logs.reader import FactReader
+
+_BLOCK = 1 << 20
+_LONGEST = 1 << 20
+
+
+def explain_path(path: str | os.PathLike[str]) -> Explanation:
+    """Explain the last run in a log file. Raises MissingError when the file cannot be read."""
+    return read_path(path).explanation()
+
+
+def explain_lines(lines: Iterable[str]) -> Explanation:
+    """Explain the last run in lines that have no newline at their end."""
+    reader = FactReader()
+    reader.feed(lines)
+    return reader.explanation()
+
+
+def explain_stream(stream: BinaryIO) -> Explanation:
+    """Explain the last run in a binary stream, read to its end (a pipe)."""
+    reader = FactReader()
+    for lines in whole_lines(stream):
+        reader.feed(lines)
+    return reader.explanation()
+
+
+def read_path(path: str | os.PathLike[str]) -> FactReader:
+    """A reader that has seen the whole file. Raises MissingError when the file cannot be read."""
+    reader = FactReader()
+    try:
+        with open(path, "rb", buffering=0) as file:
+            for lines in whole_lines(file):
+                reader.feed(lines)
+    except OSError as error:
+        raise MissingError(
+            f"{os.fspath(path)}: {error.strerror or error}", "Name a readable log file, or - for a pipe."
+        ) from error
+    return reader
+
+
+def whole_lines(stream: BinaryIO) -> Iterator[list[str]]:
+    """Blocks of whole lines, split at `\\n` only; invalid UTF-8 becomes U+FFFD, the middle of a line beyond 1 MiB is
+    dropped. A last line without newline counts."""
+    parts: list[bytes] = []
+    size = 0
+    while block := stream.read(_BLOCK):
+        end = block.rfind(b"\n")
+        if end < 0:
+            if size < _LONGEST:
+                parts.append(block)
+            else:
+                parts[-1] = block[-65536:]
+            size += len(block)
+            continue
+        parts.append(block[:end])
+        yield b"".join(parts).decode("utf-8", "replace").split("\n")
+        rest = block[end + 1 :]
+        parts = [rest] if rest else []
+        size = len(rest)
+    if parts:
+        yield b"".join(parts).decode("utf-8", "replace").split("\n")
