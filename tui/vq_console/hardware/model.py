@@ -14,11 +14,26 @@ class GpuProcess:
     used_mib: int | None = None
     user: str | None = None
     command: str | None = None
+    kind: str | None = None
+    """`compute`, `graphics` or `both`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MigDevice:
+    """One slice of a GPU in MIG mode; CUDA_VISIBLE_DEVICES takes its UUID."""
+
+    uuid: str | None = None
+    profile: str | None = None
+    memory_total_mib: int | None = None
+    memory_used_mib: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU at one moment. `sm` is the compute capability as `9.0`; `missing` maps a field to the reason."""
+    """One GPU at one moment. `sm` is the compute capability as `9.0`; `missing` maps a field to the reason.
+
+    `memory_used_mib` is everything that a new process cannot have, what the driver reserves included.
+    """
 
     index: int
     name: str | None = None
@@ -33,12 +48,16 @@ class Gpu:
     sm_clock_mhz: int | None = None
     sm_clock_max_mhz: int | None = None
     memory_clock_mhz: int | None = None
+    memory_clock_max_mhz: int | None = None
     memory_bus_bits: int | None = None
     throttle: tuple[str, ...] = ()
     pcie: str | None = None
     nvlinks: int | None = None
     mig: str | None = None
+    mig_devices: tuple[MigDevice, ...] = ()
     ecc: str | None = None
+    display: bool | None = None
+    """Drives a display, whose memory and load come and go."""
     visible: bool = True
     """False where CUDA_VISIBLE_DEVICES hides it."""
     processes: tuple[GpuProcess, ...] = ()
@@ -58,11 +77,19 @@ class Gpu:
             return None
         return self.memory_total_mib - self.memory_used_mib
 
+    @property
+    def memory_bandwidth_gbs(self) -> float | None:
+        """Peak memory bandwidth in GB/s from bus width and highest memory clock (both edges carry data)."""
+        if self.memory_bus_bits is None or self.memory_clock_max_mhz is None:
+            return None
+        return 2 * self.memory_clock_max_mhz * self.memory_bus_bits / 8 / 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Host:
     """The machine around the GPUs. Sizes in MiB; `cpu_isa` holds those of avx2, avx512f, avx512_bf16,
-    avx512_vnni, avx_vnni, amx_tile, amx_int8, amx_bf16 that the kernel reports."""
+    avx512_vnni, avx_vnni, amx_tile, amx_int8, amx_bf16 (on Arm: asimd, asimddp, bf16, i8mm, sve) that the kernel
+    reports. CPU count and RAM are what this process may use, where a container sets limits."""
 
     hostname: str
     boot_id: str | None = None
@@ -80,6 +107,7 @@ class Host:
     model_cache_fs: str | None = None
     model_cache_free_mib: int | None = None
     open_files_limit: int | None = None
+    open_files_hard_limit: int | None = None
     wsl: bool = False
     container: str | None = None
     missing: Mapping[str, str] = field(default_factory=dict)
