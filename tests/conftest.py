@@ -1,7 +1,11 @@
-"""Shared fixtures: a home of its own for every test that touches the console's state."""
+"""Shared fixtures: a home of its own for every test, and the real CPU engine where `make engine` made it."""
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,3 +19,35 @@ def vq_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "VLLM_API_KEY", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     return home
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What `make engine` made: interpreter of the CPU engine, model folders by scheme (bf16, w8a8, w4a16, fp8)."""
+
+    engine: str
+    models: dict[str, str]
+    pair: tuple[str, str]
+    """The schemes that this CPU truly runs and the demo compares, A first."""
+
+
+@pytest.fixture(scope="session")
+def prepared() -> Iterator[Prepared]:
+    """The real engine and models; tests that use it carry the marker `engine`."""
+    path = os.environ.get("VQ_TEST_PREPARED")
+    if not path:
+        pytest.skip("VQ_TEST_PREPARED is not set: run `make test`, which makes the engine")
+    value = json.loads(Path(path).read_text())
+    yield Prepared(value["engine"], value["models"], tuple(value["pair"]))
+
+
+@pytest.fixture(scope="session")
+def engine_python(prepared: Prepared) -> str:
+    """Interpreter of the real CPU engine."""
+    return prepared.engine
+
+
+@pytest.fixture(scope="session")
+def starter_model(prepared: Prepared) -> str:
+    """Folder of SmolLM2-135M-Instruct in BF16."""
+    return prepared.models["bf16"]
