@@ -1,0 +1,1 @@
+"""The five screens; each composes widgets, routes keys, and redraws what changed."""

@@ -1,0 +1,1 @@
+"""Widgets that receive frozen values and know no service."""
