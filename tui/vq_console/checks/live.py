@@ -68,8 +68,11 @@ class Parting:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "index": self.index, "a_token": self.a_token, "b_token": self.b_token, "p_a": {"A": self.a_of_a,
-            "B": self.a_of_b}, "p_b": {"A": self.b_of_a, "B": self.b_of_b},
+            "index": self.index,
+            "a_token": self.a_token,
+            "b_token": self.b_token,
+            "p_a": {"A": self.a_of_a, "B": self.a_of_b},
+            "p_b": {"A": self.b_of_a, "B": self.b_of_b},
         }
 
 
@@ -83,8 +86,13 @@ def find_parting(a: Sequence[LiveToken], b: Sequence[LiveToken]) -> Parting | No
     for index, (left, right) in enumerate(zip(a, b, strict=False)):
         if left.text != right.text:
             return Parting(
-                index, left.text, right.text,
-                chance(left, left.text), chance(left, right.text), chance(right, left.text), chance(right, right.text),
+                index,
+                left.text,
+                right.text,
+                chance(left, left.text),
+                chance(left, right.text),
+                chance(right, left.text),
+                chance(right, right.text),
             )
     return None
 
@@ -92,8 +100,15 @@ def find_parting(a: Sequence[LiveToken], b: Sequence[LiveToken]) -> Parting | No
 def request_body(model: str, messages: Sequence[Mapping[str, str]], max_tokens: int, *, chat: bool) -> dict[str, Any]:
     """A greedy streaming request with every sampling field said, so that a model's own defaults do not slip in."""
     body: dict[str, Any] = {
-        "model": model, "stream": True, "stream_options": {"include_usage": True}, "temperature": 0, "top_p": 1,
-        "seed": 0, "max_tokens": max_tokens, "frequency_penalty": 0, "presence_penalty": 0,
+        "model": model,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": 0,
+        "top_p": 1,
+        "seed": 0,
+        "max_tokens": max_tokens,
+        "frequency_penalty": 0,
+        "presence_penalty": 0,
     }
     if chat:
         return {**body, "messages": list(messages), "logprobs": True, "top_logprobs": TOP}
@@ -178,7 +193,12 @@ def shares_device(a: Endpoint, b: Endpoint) -> bool:
 
 
 async def stream_pair(
-    a: Endpoint, b: Endpoint, messages: Sequence[Mapping[str, str]], *, max_tokens: int = 256, together: bool | None = None
+    a: Endpoint,
+    b: Endpoint,
+    messages: Sequence[Mapping[str, str]],
+    *,
+    max_tokens: int = 256,
+    together: bool | None = None,
 ) -> AsyncIterator[tuple[LiveAnswer, LiveAnswer, Parting | None]]:
     """Yield both answers as they grow, with their parting once it is known.
 

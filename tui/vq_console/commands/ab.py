@@ -15,12 +15,16 @@ def register(subparsers: Subparsers) -> None:
     parser.add_argument("b", metavar="B", help="the other arm")
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--quick", action="store_const", const="quick", dest="mode", help="minutes (the default)")
-    mode.add_argument("--standard", action="store_const", const="standard", dest="mode", help="narrower intervals, tasks")
+    mode.add_argument(
+        "--standard", action="store_const", const="standard", dest="mode", help="narrower intervals, tasks"
+    )
     parser.add_argument("--latency", action="store_true", help="only latency, unless --quality is given too")
     parser.add_argument("--quality", action="store_true", help="only quality, unless --latency is given too")
     parser.add_argument("--baseline", metavar="ARM", help="judge the quality of both against this 16-bit arm")
     parser.add_argument("--prompts", metavar="F.jsonl", help="your own prompts for the quality check")
-    parser.add_argument("--declare", metavar="KEY", action="append", default=[], help="a difference that is the question")
+    parser.add_argument(
+        "--declare", metavar="KEY", action="append", default=[], help="a difference that is the question"
+    )
     parser.add_argument("--engine", metavar="PYTHON", help="interpreter of the vLLM to use, or `simulator`")
     parser.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the key of a URL arm")
     parser.add_argument("--seed", type=int, help="seed of prompts and block order; recorded either way")
@@ -121,15 +125,25 @@ def run_ask(args: argparse.Namespace) -> ExitCode:
     if args.json:
         answers = {
             side: {
-                "label": x.label, "text": x.text, "tokens": len(x.tokens), "ttft_s": x.ttft_s,
-                "tokens_per_s": x.tokens_per_s, "finish": x.finish, "error": x.error,
+                "label": x.label,
+                "text": x.text,
+                "tokens": len(x.tokens),
+                "ttft_s": x.ttft_s,
+                "tokens_per_s": x.tokens_per_s,
+                "finish": x.finish,
+                "error": x.error,
             }
             for side, x in (("A", left), ("B", right))
         }
         simulated = a.simulated or b.simulated
-        emit("vq-console/ask/1", {
-            "simulated": simulated, "answers": answers, "parting": parting.to_json() if parting else None,
-        })
+        emit(
+            "vq-console/ask/1",
+            {
+                "simulated": simulated,
+                "answers": answers,
+                "parting": parting.to_json() if parting else None,
+            },
+        )
     else:
         for side, answer in (("A", left), ("B", right)):
             rate = f"{answer.tokens_per_s:.1f} tokens/s" if answer.tokens_per_s else "–"

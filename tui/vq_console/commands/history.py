@@ -135,10 +135,15 @@ def run_diff(args: argparse.Namespace) -> ExitCode:
     changes = compare_runs(summary_of(before), summary_of(after))
     worse = [change for change in changes if change.word == "regression"]
     if args.json:
-        emit("vq-console/diff/1", {
-            "before": before.name, "after": after.name, "regressions": len(worse),
-            "changes": [change.to_json() for change in changes],
-        })
+        emit(
+            "vq-console/diff/1",
+            {
+                "before": before.name,
+                "after": after.name,
+                "regressions": len(worse),
+                "changes": [change.to_json() for change in changes],
+            },
+        )
     elif changes:
         rows = [(c.what, number(c.before), number(c.after), c.word, c.detail) for c in changes]
         print(table(rows, ("what", "before", "after", "is", "")))

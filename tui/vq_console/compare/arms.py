@@ -41,7 +41,9 @@ class ArmSpec:
         return self.name
 
 
-def parse_arm(text: str, *, profiles: Collection[str], servers: Collection[str], references: Collection[str]) -> ArmSpec:
+def parse_arm(
+    text: str, *, profiles: Collection[str], servers: Collection[str], references: Collection[str]
+) -> ArmSpec:
     """Decide what `text` means, given the names that exist now.
 
     Raises UsageError when a bare name means two things (say `profile:NAME` or `server:NAME`), or nothing.
@@ -173,6 +175,4 @@ def resolve_endpoint(text: str, *, api_key_env: str | None = None) -> Endpoint:
         return server_endpoint(server, spec.label)
     if spec.kind == "reference":
         raise UsageError(f"{text!r} is a recorded baseline; a check needs a running server", "name a server or a URL")
-    raise MissingError(
-        f"no ready server runs profile {spec.name!r}", f"start one: vq-console serve {spec.name} --wait"
-    )
+    raise MissingError(f"no ready server runs profile {spec.name!r}", f"start one: vq-console serve {spec.name} --wait")

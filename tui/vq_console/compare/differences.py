@@ -6,17 +6,34 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-FORMAT_KEYS = frozenset({
-    "model", "quantization", "quantization_config", "kv_cache_dtype", "linear_backend", "moe_backend", "load_format",
-})
+FORMAT_KEYS = frozenset(
+    {
+        "model",
+        "quantization",
+        "quantization_config",
+        "kv_cache_dtype",
+        "linear_backend",
+        "moe_backend",
+        "load_format",
+    }
+)
 """Settings that say which format an arm runs; a comparison of formats declares them by its nature."""
 
 LOCAL_KEYS = frozenset({"host", "port", "served_model_name", "device_ids", "uds", "api_key"})
 """Settings that cannot change what is measured."""
 
 RESOLVED_KEYS = (
-    "vllm_version", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "enforce_eager",
-    "enable_prefix_caching", "speculative_config", "dtype", "kv_cache_dtype", "quantization", "tensor_parallel_size",
+    "vllm_version",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "enforce_eager",
+    "enable_prefix_caching",
+    "speculative_config",
+    "dtype",
+    "kv_cache_dtype",
+    "quantization",
+    "tensor_parallel_size",
     "attention_backend",
 )
 """Facts of the log that are compared where both sides have them."""

@@ -9,7 +9,15 @@ from vq_console.compare.regression import QUALITY_ORDER
 from vq_console.core.errors import UsageError
 from vq_console.core.text import nearest
 
-GATES = ("slower", "faster", "inconclusive", "fallback", "invalid", *(word.lower() for word in QUALITY_ORDER), "unresolved")
+GATES = (
+    "slower",
+    "faster",
+    "inconclusive",
+    "fallback",
+    "invalid",
+    *(word.lower() for word in QUALITY_ORDER),
+    "unresolved",
+)
 
 
 def parse_gates(words: Sequence[str]) -> tuple[str, ...]:
@@ -19,7 +27,8 @@ def parse_gates(words: Sequence[str]) -> tuple[str, ...]:
         if gate not in GATES:
             close = nearest(gate, GATES)
             raise UsageError(
-                f"--fail-on {gate}: no such gate", (f"did you mean {close}? " if close else "") + f"one of {', '.join(GATES)}"
+                f"--fail-on {gate}: no such gate",
+                (f"did you mean {close}? " if close else "") + f"one of {', '.join(GATES)}",
             )
     return gates
 
@@ -44,8 +53,8 @@ def failed_gates(summary: Mapping[str, Any], gates: Sequence[str]) -> list[str]:
             word = (summary.get("quality") or {}).get("word")
             if word is None:
                 failed.append(f"{gate}: quality was not measured")
-            elif word not in QUALITY_ORDER:
-                failed.append(f"{gate}: quality is {word}")
-            elif gate != "unresolved" and QUALITY_ORDER.index(word) >= QUALITY_ORDER.index(gate.upper()):
+            elif word not in QUALITY_ORDER or (
+                gate != "unresolved" and QUALITY_ORDER.index(word) >= QUALITY_ORDER.index(gate.upper())
+            ):
                 failed.append(f"{gate}: quality is {word}")
     return failed

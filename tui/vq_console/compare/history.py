@@ -1,11 +1,11 @@
 """Runs on disk: one folder each, with raw samples, a summary and a report. A broken run is listed, never fatal.
 
-    RUN/run.json        state, arms, settings, seed, versions, tags, notes
-    RUN/progress.jsonl  what the screen and the command line show while it runs
-    RUN/summary.json    the answer of `ab --json`
-    RUN/report.md       the same for people
-    RUN/latency/, RUN/quality/   raw samples
-    RUN/arms/A/, RUN/arms/B/     plan, facts and log of each arm
+RUN/run.json        state, arms, settings, seed, versions, tags, notes
+RUN/progress.jsonl  what the screen and the command line show while it runs
+RUN/summary.json    the answer of `ab --json`
+RUN/report.md       the same for people
+RUN/latency/, RUN/quality/   raw samples
+RUN/arms/A/, RUN/arms/B/     plan, facts and log of each arm
 """
 
 from __future__ import annotations
@@ -51,9 +51,19 @@ class Run:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "run": self.name, "state": self.state, "created": self.created, "kind": self.kind, "arms": dict(self.arms),
-            "tags": list(self.tags), "note": self.note, "simulated": self.simulated, "verdict": dict(self.verdict),
-            "quality_word": self.quality_word, "machine": self.machine, "folder": str(self.folder), "error": self.error,
+            "run": self.name,
+            "state": self.state,
+            "created": self.created,
+            "kind": self.kind,
+            "arms": dict(self.arms),
+            "tags": list(self.tags),
+            "note": self.note,
+            "simulated": self.simulated,
+            "verdict": dict(self.verdict),
+            "quality_word": self.quality_word,
+            "machine": self.machine,
+            "folder": str(self.folder),
+            "error": self.error,
         }
 
 
@@ -164,9 +174,7 @@ def summary_of(run: Run) -> dict[str, Any]:
     try:
         return read_json(run.folder / "summary.json")
     except FileNotFoundError as error:
-        raise VqError(
-            f"{run.name}: no summary, the run is {run.state}", "its raw samples are in its folder"
-        ) from error
+        raise VqError(f"{run.name}: no summary, the run is {run.state}", "its raw samples are in its folder") from error
     except (OSError, ValueError) as error:
         raise VqError(f"{run.name}: {error}", "the run's other files are untouched") from error
 
@@ -177,7 +185,9 @@ def update_run(run: Run, **changes: Any) -> None:
     write_json(run.folder / "run.json", {**head, **changes})
 
 
-def tag_run(run: Run, *, add: Sequence[str] = (), remove: Sequence[str] = (), note: str | None = None) -> tuple[str, ...]:
+def tag_run(
+    run: Run, *, add: Sequence[str] = (), remove: Sequence[str] = (), note: str | None = None
+) -> tuple[str, ...]:
     """Add and remove tags, set the note; returns the tags. Raises UsageError for a bad tag."""
     for tag in add:
         if not _TAG.fullmatch(tag):
@@ -224,7 +234,9 @@ def import_bundle(source: Path) -> Run:
             raise VqError(f"{source}: a run {folder.name} exists already", "delete or rename that one first")
         os.replace(folder, place)
     except (OSError, tarfile.TarError, ValueError) as error:
-        raise VqError(f"{source}: not a run bundle ({error})", "`vq-console report RUN --format bundle` makes one") from error
+        raise VqError(
+            f"{source}: not a run bundle ({error})", "`vq-console report RUN --format bundle` makes one"
+        ) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     run = read_run(place)

@@ -90,11 +90,17 @@ def place_arms(a: Arm, b: Arm) -> Placement:
     device = next((arm.engine.device for arm in (a, b) if arm.engine and arm.engine.device), None)
     simulated = any(arm.engine.simulated for arm in (a, b) if arm.engine)
     machine = read_machine(processes=False)
-    rooms = [] if simulated else [
-        GpuRoom(g.index, g.name or "GPU", g.memory_total_mib / 1024, (g.memory_free_mib or 0) / 1024, g.power_limit_w)
-        for g in machine.gpus
-        if g.visible and g.memory_total_mib
-    ]
+    rooms = (
+        []
+        if simulated
+        else [
+            GpuRoom(
+                g.index, g.name or "GPU", g.memory_total_mib / 1024, (g.memory_free_mib or 0) / 1024, g.power_limit_w
+            )
+            for g in machine.gpus
+            if g.visible and g.memory_total_mib
+        ]
+    )
     return plan_placement(_demand(a), _demand(b), rooms, device=device)
 
 
@@ -183,8 +189,12 @@ def planned_layers(arm: Arm) -> tuple[LayerExpectation, ...]:
     rows = arm.server.plan.get("layers") if arm.server else None
     return tuple(
         LayerExpectation(
-            str(row["kind"]), row.get("count"), str(row.get("scheme") or ""), row.get("kernel"),
-            row.get("grade") or "unknown", str(row.get("source") or ""),
+            str(row["kind"]),
+            row.get("count"),
+            str(row.get("scheme") or ""),
+            row.get("kernel"),
+            row.get("grade") or "unknown",
+            str(row.get("source") or ""),
         )
         for row in rows or ()
     )

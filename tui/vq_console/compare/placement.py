@@ -104,9 +104,7 @@ def plan_placement(a: ArmDemand, b: ArmDemand, gpus: Sequence[GpuRoom], *, devic
     )
 
 
-def _separate(
-    a: ArmDemand, b: ArmDemand, gpus: Sequence[GpuRoom]
-) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def _separate(a: ArmDemand, b: ArmDemand, gpus: Sequence[GpuRoom]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     if a.running or b.running:
         return None
     kinds: dict[tuple[str, float | None], list[GpuRoom]] = {}

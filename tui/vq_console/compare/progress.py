@@ -36,8 +36,14 @@ class RunProgress:
         """Record one event; on the terminal at most one line a second for the same message of a stage."""
         elapsed = time.monotonic() - self._started
         record = {
-            "t": round(elapsed, 3), "stage": stage, "message": message, "arm": arm, "done": done, "total": total,
-            "eta_s": None if eta_s is None else round(eta_s, 1), "interim": interim,
+            "t": round(elapsed, 3),
+            "stage": stage,
+            "message": message,
+            "arm": arm,
+            "done": done,
+            "total": total,
+            "eta_s": None if eta_s is None else round(eta_s, 1),
+            "interim": interim,
         }
         append_jsonl(self._path, {key: value for key, value in record.items() if value is not None})
         if self._say is None:

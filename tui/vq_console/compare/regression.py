@@ -71,7 +71,9 @@ def _kernel_changes(arm: str, before: Json, after: Json) -> list[Change]:
     old, new = rows(before), rows(after)
     return [
         Change(
-            f"kernel of {kind} ({arm})", old[kind].get("selected"), new[kind].get("selected"),
+            f"kernel of {kind} ({arm})",
+            old[kind].get("selected"),
+            new[kind].get("selected"),
             "regression" if new[kind].get("alarm") and not old[kind].get("alarm") else "unchanged",
         )
         for kind in sorted(set(old) & set(new))

@@ -35,6 +35,7 @@ def metric_value(metric: str, value: float | None) -> str:
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """A GitHub table; bars inside cells are escaped."""
+
     def cells(row: Sequence[str]) -> str:
         return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in row) + " |"
 
@@ -53,7 +54,9 @@ def report_markdown(summary: Json) -> str:
     alarms = [
         f"- **{names[side]}**: {row.get('kind')}: expected {row.get('expected') or DASH}, runs {row.get('selected') or DASH}"
         f" ({row.get('grade')}). {row.get('detail') or ''}".rstrip()
-        for side in ("A", "B") for row in (arms.get(side) or {}).get("asked_vs_runs") or () if row.get("alarm")
+        for side in ("A", "B")
+        for row in (arms.get(side) or {}).get("asked_vs_runs") or ()
+        if row.get("alarm")
     ]
     if alarms:
         lines += ["", "### ALARM: not running what was asked for", "", *alarms]
@@ -106,9 +109,14 @@ def latency_rows(latency: Json) -> list[tuple[str, ...]]:
     """Rows of the latency table, shared by Markdown, CSV and the screen."""
     return [
         (
-            f"{e['metric']}{' *' if e.get('primary') else ''}", str(e["concurrency"]),
-            metric_value(e["metric"], e.get("a")), metric_value(e["metric"], e.get("b")),
-            number(e.get("ratio")), interval(e.get("ci")), str(e.get("pairs") or 0), str(e.get("word") or DASH),
+            f"{e['metric']}{' *' if e.get('primary') else ''}",
+            str(e["concurrency"]),
+            metric_value(e["metric"], e.get("a")),
+            metric_value(e["metric"], e.get("b")),
+            number(e.get("ratio")),
+            interval(e.get("ci")),
+            str(e.get("pairs") or 0),
+            str(e.get("word") or DASH),
         )
         for e in latency.get("endpoints") or ()
     ]
@@ -119,7 +127,11 @@ def _latency_part(latency: Json | None) -> list[str]:
         return []
     head = ("metric", "streams", "A", "B", "B/A", "95 % CI", "pairs", "B is")
     return [
-        "", "## Latency", "", *markdown_table(head, latency_rows(latency)), "",
+        "",
+        "## Latency",
+        "",
+        *markdown_table(head, latency_rows(latency)),
+        "",
         f"\\* primary. {latency.get('blocks') or 0} blocks, {latency.get('void') or 0} void. The unit of every interval"
         " is the pair of interleaved blocks.",
     ]
@@ -141,8 +153,16 @@ def _quality_part(quality: Json | None) -> list[str]:
     lines += ["", f"{kld.get('sequences') or 0} sequences, {kld.get('tokens') or 0} tokens, {kind}."]
     if quality.get("tasks"):
         rows_t = [
-            (t["name"], number(t.get("n")), number(t.get("a")), number(t.get("b")), number(t.get("difference")),
-             interval(t.get("ci")), number(t.get("p")), number(t.get("detectable")))
+            (
+                t["name"],
+                number(t.get("n")),
+                number(t.get("a")),
+                number(t.get("b")),
+                number(t.get("difference")),
+                interval(t.get("ci")),
+                number(t.get("p")),
+                number(t.get("detectable")),
+            )
             for t in quality["tasks"]
         ]
         head = ("task", "n", "A", "B", "B−A", "95 % CI", "p", "detectable drop")
@@ -157,7 +177,8 @@ def _memory_part(memory: Json) -> list[str]:
     rows = [
         (label, *[number((memory.get(side) or {}).get(key)) for side in ("A", "B")])
         for key, label in (
-            ("weights_gib", "weights, GiB"), ("kv_tokens", "KV cache, tokens"),
+            ("weights_gib", "weights, GiB"),
+            ("kv_tokens", "KV cache, tokens"),
             ("requests_at_context", "requests at the asked context"),
         )
     ]
@@ -174,20 +195,49 @@ def report_csv(summary: Json) -> str:
     """The latency endpoints and quality figures as one flat CSV."""
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow(("run", "kind", "name", "concurrency", "a", "b", "ratio_or_value", "ci_low", "ci_high", "n", "word"))
+    writer.writerow(
+        ("run", "kind", "name", "concurrency", "a", "b", "ratio_or_value", "ci_low", "ci_high", "n", "word")
+    )
     run = summary.get("run")
     for e in (summary.get("latency") or {}).get("endpoints") or ():
         low, high = e.get("ci") or (None, None)
-        writer.writerow((run, "latency", e["metric"], e["concurrency"], e.get("a"), e.get("b"), e.get("ratio"), low, high,
-                         e.get("pairs"), e.get("word")))
+        writer.writerow(
+            (
+                run,
+                "latency",
+                e["metric"],
+                e["concurrency"],
+                e.get("a"),
+                e.get("b"),
+                e.get("ratio"),
+                low,
+                high,
+                e.get("pairs"),
+                e.get("word"),
+            )
+        )
     quality = summary.get("quality") or {}
     if quality:
         kld = quality.get("kld") or {}
         low, high = kld.get("ci") or (None, None)
-        writer.writerow((run, "quality", "kld", None, None, None, kld.get("value"), low, high, kld.get("sequences"),
-                         quality.get("word")))
+        writer.writerow(
+            (
+                run,
+                "quality",
+                "kld",
+                None,
+                None,
+                None,
+                kld.get("value"),
+                low,
+                high,
+                kld.get("sequences"),
+                quality.get("word"),
+            )
+        )
         for t in quality.get("tasks") or ():
             low, high = t.get("ci") or (None, None)
-            writer.writerow((run, "task", t["name"], None, t.get("a"), t.get("b"), t.get("difference"), low, high,
-                             t.get("n"), None))
+            writer.writerow(
+                (run, "task", t["name"], None, t.get("a"), t.get("b"), t.get("difference"), low, high, t.get("n"), None)
+            )
     return out.getvalue()

@@ -60,21 +60,43 @@ def report_html(summary: Json) -> str:
         ]
         parts.append(_table(("", "value", "95 % CI"), rows))
         if quality.get("tasks"):
-            parts.append(_table(("task", "n", "A", "B", "B−A", "95 % CI"), [
-                (t["name"], number(t.get("n")), number(t.get("a")), number(t.get("b")), number(t.get("difference")),
-                 interval(t.get("ci"))) for t in quality["tasks"]
-            ]))
+            parts.append(
+                _table(
+                    ("task", "n", "A", "B", "B−A", "95 % CI"),
+                    [
+                        (
+                            t["name"],
+                            number(t.get("n")),
+                            number(t.get("a")),
+                            number(t.get("b")),
+                            number(t.get("difference")),
+                            interval(t.get("ci")),
+                        )
+                        for t in quality["tasks"]
+                    ],
+                )
+            )
     memory = summary.get("memory") or {}
     if memory:
-        parts += ["<h2>Memory</h2>", _table(("", "A", "B"), [
-            (key, number((memory.get("A") or {}).get(key)), number((memory.get("B") or {}).get(key)))
-            for key in ("weights_gib", "kv_tokens", "requests_at_context")
-        ])]
+        parts += [
+            "<h2>Memory</h2>",
+            _table(
+                ("", "A", "B"),
+                [
+                    (key, number((memory.get("A") or {}).get(key)), number((memory.get("B") or {}).get(key)))
+                    for key in ("weights_gib", "kv_tokens", "requests_at_context")
+                ],
+            ),
+        ]
     differences = summary.get("differences") or []
     if differences:
-        parts += ["<h2>Differences</h2>", _table(("setting", "A", "B", "is"), [
-            (d["key"], d["a"], d["b"], "the question" if d["declared"] else "confounds") for d in differences
-        ])]
+        parts += [
+            "<h2>Differences</h2>",
+            _table(
+                ("setting", "A", "B", "is"),
+                [(d["key"], d["a"], d["b"], "the question" if d["declared"] else "confounds") for d in differences],
+            ),
+        ]
     validity = summary.get("validity") or []
     parts.append("<h2>Validity</h2><ul>")
     parts += [f"<li>{escape(v['flag'])}: {escape(v['detail'])}</li>" for v in validity] or ["<li>nothing to note</li>"]
@@ -103,12 +125,16 @@ def forest_svg(endpoints: Sequence[Json]) -> str:
 
     height = row * len(shown) + 40
     out = [f"<svg viewBox='0 0 {WIDTH} {height}' role=img aria-label='B divided by A with 95 % intervals'>"]
-    out.append(f"<rect x='{x(1 / 1.03):.1f}' y=0 width='{x(1.03) - x(1 / 1.03):.1f}' height='{height - 30}' fill='var(--line)' opacity=.5 />")
+    out.append(
+        f"<rect x='{x(1 / 1.03):.1f}' y=0 width='{x(1.03) - x(1 / 1.03):.1f}' height='{height - 30}' fill='var(--line)' opacity=.5 />"
+    )
     out.append(f"<line x1='{x(1):.1f}' x2='{x(1):.1f}' y1=0 y2='{height - 30}' stroke='var(--soft)'/>")
     for i, e in enumerate(shown):
         y = row * i + 16
         out.append(f"<text x=0 y='{y + 4}'>{escape(e['metric'])}, {escape(e['concurrency'])} streams</text>")
-        out.append(f"<line x1='{x(e['ci'][0]):.1f}' x2='{x(e['ci'][1]):.1f}' y1='{y}' y2='{y}' stroke='var(--a)' stroke-width=3 />")
+        out.append(
+            f"<line x1='{x(e['ci'][0]):.1f}' x2='{x(e['ci'][1]):.1f}' y1='{y}' y2='{y}' stroke='var(--a)' stroke-width=3 />"
+        )
         out.append(f"<circle cx='{x(e['ratio']):.1f}' cy='{y}' r=5 fill='var(--a)'/>")
     for tick in (math.exp(-span * 0.9), 1.0, math.exp(span * 0.9)):
         out.append(f"<text class=soft x='{x(tick):.1f}' y='{height - 12}' text-anchor=middle>{tick:.2f}</text>")
@@ -126,10 +152,17 @@ def kld_svg(kld: Json) -> str:
         clipped = min(max(value, low_end), high_end)
         return left + (WIDTH - 2 * left) * math.log(clipped / low_end) / math.log(high_end / low_end)
 
-    bands = ((low_end, 0.002, "indistinguishable"), (0.002, 0.05, "small"), (0.05, 0.1, "noticeable"), (0.1, 1.0, "damaging"))
+    bands = (
+        (low_end, 0.002, "indistinguishable"),
+        (0.002, 0.05, "small"),
+        (0.05, 0.1, "noticeable"),
+        (0.1, 1.0, "damaging"),
+    )
     out = [f"<svg viewBox='0 0 {WIDTH} 84' role=img aria-label='KL divergence on the bands of the verdict'>"]
     for i, (start, end, name) in enumerate(bands):
-        out.append(f"<rect x='{x(start):.1f}' y=10 width='{x(end) - x(start):.1f}' height=34 fill='var(--line)' opacity='{0.25 + 0.2 * i:.2f}'/>")
+        out.append(
+            f"<rect x='{x(start):.1f}' y=10 width='{x(end) - x(start):.1f}' height=34 fill='var(--line)' opacity='{0.25 + 0.2 * i:.2f}'/>"
+        )
         anchor = (x(start) + x(end)) / 2
         out.append(f"<text class=soft x='{anchor:.1f}' y='{62 if i % 2 == 0 else 78}' text-anchor=middle>{name}</text>")
     low, high = kld.get("ci") or (kld["value"], kld["value"])

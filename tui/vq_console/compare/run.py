@@ -78,9 +78,14 @@ def run_ab(
     folder.mkdir(parents=True, exist_ok=True)
     started = time.time()
     head: dict[str, Any] = {
-        "state": history.RUNNING, "kind": "ab", "created": started, "arms": {"A": a.label, "B": b.label},
+        "state": history.RUNNING,
+        "kind": "ab",
+        "created": started,
+        "arms": {"A": a.label, "B": b.label},
         "settings": {**asdict(settings), "prompts": str(settings.prompts or ""), "seed": seed},
-        "process": history.own_process(), "version": __version__, "machine": _machine_name(),
+        "process": history.own_process(),
+        "version": __version__,
+        "machine": _machine_name(),
         "simulated": any(arm.engine.simulated for arm in (a, b) if arm.engine),
     }
     write_json(folder / "run.json", head)
@@ -160,8 +165,13 @@ def run_quality_part(
 
     chosen = QualitySettings.of(settings.mode, seed=seed, budget_s=settings.quality_budget_s)
     result = run_quality(
-        _endpoint(a), _endpoint(b), chosen, folder / "quality", progress,
-        baseline=_endpoint(third) if third else None, prompts=settings.prompts,
+        _endpoint(a),
+        _endpoint(b),
+        chosen,
+        folder / "quality",
+        progress,
+        baseline=_endpoint(third) if third else None,
+        prompts=settings.prompts,
     )
     return result.to_json(), list(result.validity)
 
@@ -201,8 +211,16 @@ def _device(arm: Arm) -> str | None:
 
 
 def summarize(
-    a: Arm, b: Arm, placement: Placement, settings: AbSettings, seed: int, name: str,
-    latency: Mapping[str, Any] | None, quality: Mapping[str, Any] | None, validity: list[Mapping[str, Any]], partial: bool,
+    a: Arm,
+    b: Arm,
+    placement: Placement,
+    settings: AbSettings,
+    seed: int,
+    name: str,
+    latency: Mapping[str, Any] | None,
+    quality: Mapping[str, Any] | None,
+    validity: list[Mapping[str, Any]],
+    partial: bool,
 ) -> dict[str, Any]:
     """The answer of `ab --json` from what the arms said and the checks measured."""
     not_tested = [] if settings.quality else ["quality"]

@@ -43,20 +43,24 @@ def build_summary(
     blocking = [difference.key for difference in confounders(differences)]
     flags = [dict(item) for item in validity]
     if blocking:
-        flags.append({
-            "flag": "undeclared-difference",
-            "detail": f"the arms differ in {', '.join(blocking)}; make them equal, or say --declare KEY",
-        })
+        flags.append(
+            {
+                "flag": "undeclared-difference",
+                "detail": f"the arms differ in {', '.join(blocking)}; make them equal, or say --declare KEY",
+            }
+        )
     if not same_kind:
         flags.append({"flag": "different-gpus", "detail": "the figures include the difference of the GPUs"})
         blocking = [*blocking, "the GPU"]
     for side, label in (("A", a), ("B", b)):
         for row in (arms.get(side) or {}).get("asked_vs_runs") or ():
             if row.get("alarm"):
-                flags.append({
-                    "flag": "kernel-fallback",
-                    "detail": f"{label}: {row['kind']} expected {row['expected']}, runs {row['selected']} ({row['grade']})",
-                })
+                flags.append(
+                    {
+                        "flag": "kernel-fallback",
+                        "detail": f"{label}: {row['kind']} expected {row['expected']}, runs {row['selected']} ({row['grade']})",
+                    }
+                )
     if simulated:
         flags.append({"flag": "simulated", "detail": "a stand-in engine answered: nothing here is about hardware"})
     if partial:

@@ -8,7 +8,9 @@ from typing import Any
 Json = Mapping[str, Any]
 
 
-def speed_sentence(latency: Json | None, a: str, b: str, *, confounders: Sequence[str] = (), partial: bool = False) -> str:
+def speed_sentence(
+    latency: Json | None, a: str, b: str, *, confounders: Sequence[str] = (), partial: bool = False
+) -> str:
     """One sentence for each primary endpoint: B against A, in the unit that a reader decides by."""
     if not latency or not latency.get("endpoints"):
         return "Speed was not measured."
@@ -28,7 +30,10 @@ def _endpoint_words(endpoint: Json, a: str, b: str) -> str:
     ratio, ci, word = endpoint.get("ratio"), endpoint.get("ci"), endpoint.get("word")
     pairs = endpoint.get("pairs") or 0
     what = {
-        "tpot": "per token", "ttft": "to the first token", "e2e": "per request", "throughput": "in tokens/s",
+        "tpot": "per token",
+        "ttft": "to the first token",
+        "e2e": "per request",
+        "throughput": "in tokens/s",
     }.get(str(endpoint.get("metric")), str(endpoint.get("metric")))
     where = f"with {level} stream{'' if level == 1 else 's'}"
     if ratio is None or not ci:

@@ -13,7 +13,9 @@ _SECRET = re.compile(
     r"(?:Bearer\s+)?(?P<value>[^\s'\",\]}]{6,})",
     re.IGNORECASE,
 )
-_TOKEN = re.compile(r"\b(hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|Bearer\s+[A-Za-z0-9._-]{12,})")
+_TOKEN = re.compile(
+    r"\b(hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|Bearer\s+[A-Za-z0-9._-]{12,})"
+)
 
 
 def strip_control(text: str) -> str:

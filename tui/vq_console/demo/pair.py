@@ -72,5 +72,8 @@ def demo_pairs(device: str | None, sm: int | None, cpu_isa: Collection[str]) -> 
     int4_cpu = _cpu("demo-int4", "w4a16", "SmolLM2-135M, INT4 weights (W4A16, group 64), made by LLM Compressor")
     fallback = DemoPair(bf16, int8, "this CPU runs 16-bit and INT8 kernels: BF16 against W8A8-INT8")
     if "avx512f" in cpu_isa:
-        return (DemoPair(int8, int4_cpu, "AVX-512 is there, so INT4 kernels run: INT8 (W8A8) against INT4 (W4A16)"), fallback)
+        return (
+            DemoPair(int8, int4_cpu, "AVX-512 is there, so INT4 kernels run: INT8 (W8A8) against INT4 (W4A16)"),
+            fallback,
+        )
     return (fallback,)

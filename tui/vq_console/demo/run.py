@@ -32,4 +32,6 @@ def run_demo(say: Callable[[str], None], *, prepared: Prepared | None = None) ->
         except LaunchError as error:
             reasons.append(f"{pair.a.name} against {pair.b.name}: {error.message}")
             say(f"this pair does not run here: {error.message}")
-    raise EngineError("no pair of servers came up: " + "; ".join(reasons), "`vq-console ps` and `vq-console logs NAME` show why")
+    raise EngineError(
+        "no pair of servers came up: " + "; ".join(reasons), "`vq-console ps` and `vq-console logs NAME` show why"
+    )
