@@ -5,6 +5,9 @@ Pure: text in, text out. Every result has been read back as a profile, so an edi
 
 from __future__ import annotations
 
+import json
+import math
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,9 +21,10 @@ _TABLES = ("args", "env", "engine", "placement", "made_on")
 
 
 def patched_text(text: str, patch: Mapping[str, Any], path: Path | None = None) -> str:
-    """`text` with a patch applied: `set_args`, `remove_args`, `set_env`, `remove_env`, `set_model`; all optional.
+    """`text` with a patch applied; all its parts are optional.
 
-    Raises ProfileError when the text is no profile, or the patch would make it none.
+    `set_args`, `remove_args`, `set_env`, `remove_env`, `set_model`, and `set_description`, `set_vllm`,
+    `set_gpu_count`. Raises ProfileError when the text is no profile, or the patch would make it none.
     """
     profile = parse_profile(text, path)
     table = profile_table(profile)
@@ -31,9 +35,33 @@ def patched_text(text: str, patch: Mapping[str, Any], path: Path | None = None) 
         args.pop(argument_key(key), None)
     for key in patch.get("remove_env") or ():
         env.pop(key, None)
-    if patch.get("set_model"):
-        table["model"] = patch["set_model"]
+    for key in ("model", "description"):
+        if patch.get(f"set_{key}") is not None:
+            table[key] = patch[f"set_{key}"]
+    if patch.get("set_vllm") is not None:
+        table["engine"] = {"vllm": patch["set_vllm"]}
+    if patch.get("set_gpu_count") is not None:
+        table["placement"] = {"gpu_count": patch["set_gpu_count"]}
     return _merged(text, table, path)
+
+
+def toml_value(text: str) -> Any:
+    """The value that a person means by `text` after `KEY=`: TOML where it is, a JSON object, else the text itself."""
+    try:
+        parsed = tomllib.loads(f"x = {text}")
+    except (ValueError, RecursionError):
+        parsed = {}
+    value = parsed.get("x") if set(parsed) == {"x"} else None
+    if isinstance(value, bool | int | str | list | dict) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if text.lstrip().startswith("{"):
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            return value
+    return text
 
 
 def replaced_text(text: str, profile: Profile, path: Path | None = None) -> str:

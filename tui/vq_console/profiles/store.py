@@ -165,6 +165,17 @@ def apply_patch(path: Path, patch: PatchLike | Mapping[str, Any]) -> Path:
     return target
 
 
+def write_checked(path: Path, text: str) -> Path:
+    """Write text that somebody typed, once it has been read as a profile; a ready profile becomes the user's copy.
+
+    Returns the file that was written; raises ProfileError and writes nothing when it is no profile.
+    """
+    parse_profile(text, path)
+    target = profiles_dir() / path.name if is_shipped(path) else path
+    _write(target, text)
+    return target
+
+
 def delete_profile(name: str) -> Path:
     """Delete the user's profile of that name, readable or broken, and return where it was; raises ProfileError."""
     path = find_profile(name)
@@ -180,6 +191,7 @@ def delete_profile(name: str) -> Path:
 def copy_profile(source: str, name: str) -> Path:
     """Write `source` under a new name into the user's folder, comments kept; raises ProfileError when it exists."""
     from vq_console.profiles.edit import replaced_text
+    from vq_console.profiles.trust import carry_trust
 
     path = find_profile(source)
     profile = read_profile(path)
@@ -187,6 +199,7 @@ def copy_profile(source: str, name: str) -> Path:
     # A relative model path means another place once the file moves.
     renamed = replace(profile, name=name, model=model_argument(profile))
     _write(target, replaced_text(read_text(path), renamed, path))
+    carry_trust(profile, replace(renamed, path=target))
     return target
 
 
