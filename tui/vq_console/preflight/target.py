@@ -1,0 +1,227 @@
+"""The target that a profile is judged against: this machine, or one described in a file.
+
+Touches files; reads machine and engine only through what `hardware` and `engines` offer. A fact that cannot be read
+is absent, never guessed.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vq_console.core.errors import UsageError, VqError
+from vq_console.core.text import strip_control
+from vq_console.engines.model import Catalogue, Engine
+from vq_console.hardware.model import Gpu, Machine
+from vq_console.preflight.model import Target
+from vq_console.preflight.names import is_local
+from vq_console.preflight.situation import Situation
+from vq_console.profiles.model import Profile
+
+_TOOLS = ("gcc", "g++", "nvcc", "ninja")
+_ENVIRONMENT = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HOME")
+
+
+def read_target(path: str | Path) -> Target:
+    """The target that a TOML file describes: a flat table with the keys of `detect --as-target`.
+
+    Raises UsageError when the file cannot be read or is no TOML.
+    """
+    where = Path(path)
+    try:
+        facts = tomllib.loads(where.read_text(encoding="utf-8", errors="replace"))
+    except OSError as error:
+        raise UsageError(f"{where}: {error.strerror or error}", "give a target file, or leave --target out") from error
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
+        raise UsageError(f"{where}: not valid TOML: {strip_control(str(error))}") from error
+    if isinstance(facts.get("lint_input"), dict):
+        facts = facts["lint_input"]
+    if "checkpoint" in facts and not isinstance(facts["checkpoint"], dict):
+        raise UsageError(f"{where}: checkpoint: must be a table", 'such as checkpoint = {quant_method = "fp8"}')
+    return Target(facts, origin=str(where))
+
+
+def target_here(
+    profile: Profile,
+    *,
+    machine: Machine | None = None,
+    engine: Engine | None = None,
+    catalogue: Catalogue | None = None,
+    checkpoint: Mapping[str, Any] | None = None,
+    gpus: tuple[int, ...] | None = None,
+) -> Target:
+    """This machine as a target for `profile`: GPUs that it would use, host, engine and checkpoint facts.
+
+    Reads the machine when `machine` is not given. `gpus` restricts memory figures to the GPUs that will be used.
+    """
+    if machine is None:
+        from vq_console.hardware.probe import read_machine
+
+        machine = read_machine()
+    facts: dict[str, Any] = {}
+    _engine_facts(facts, engine)
+    _gpu_facts(facts, machine, engine, gpus)
+    _host_facts(facts, machine)
+    _model_facts(facts, profile)
+    facts["checkpoint"] = dict(checkpoint or {})
+    situation = Situation(profile, Target({}), catalogue or Catalogue(None, "none"), facts["checkpoint"])
+    port = situation.count("port")
+    if port:
+        facts["port_open"] = port_is_taken(str(situation.args.get("host") or "127.0.0.1"), port)
+    return Target({key: value for key, value in facts.items() if value is not None})
+
+
+def machine_facts(machine: Machine, engine: Engine | None = None) -> dict[str, Any]:
+    """The facts of machine and engine alone, as a target file holds them (`detect --as-target`)."""
+    facts: dict[str, Any] = {}
+    _engine_facts(facts, engine)
+    _gpu_facts(facts, machine, engine, None)
+    _host_facts(facts, machine)
+    return {key: value for key, value in facts.items() if value is not None}
+
+
+def port_is_taken(host: str, port: int) -> bool | None:
+    """Whether something is bound to the port already; None where that cannot be tried."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        import errno
+
+        return True if error.errno == errno.EADDRINUSE else None
+    return False
+
+
+def free_port(host: str = "127.0.0.1") -> int | None:
+    """A port that is free at this moment; None where the host cannot be bound."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((host, 0))
+            return int(probe.getsockname()[1])
+    except OSError:
+        return None
+
+
+def _engine_facts(facts: dict[str, Any], engine: Engine | None) -> None:
+    if engine is None:
+        return
+    facts["vllm_version"] = engine.vllm_version
+    facts["device"] = engine.device
+    facts["plugins"] = list(engine.plugins)
+    if engine.installed:
+        facts["installed"] = dict(engine.installed)
+        cuda = engine.installed.get("torch", "").partition("+cu")[2]
+        if len(cuda) >= 3 and cuda[:3].isdigit():
+            facts["torch_cuda"] = f"{cuda[:2]}.{cuda[2:]}"
+
+
+def _gpu_facts(facts: dict[str, Any], machine: Machine, engine: Engine | None, gpus: tuple[int, ...] | None) -> None:
+    if engine is not None and engine.device not in (None, "cuda", "rocm"):
+        return
+    usable = [gpu for gpu in machine.gpus if (gpu.index in gpus if gpus else gpu.visible)]
+    if not usable:
+        return
+    facts["gpu_count"] = len([gpu for gpu in machine.gpus if gpu.visible])
+    numbers = [gpu.sm_number for gpu in usable if gpu.sm_number is not None]
+    facts["gpu_sm"] = min(numbers) if numbers else None
+    facts["gpu_mem_gib"] = _least(usable, lambda gpu: gpu.memory_total_mib)
+    facts["gpu_free_gib"] = _least(usable, lambda gpu: gpu.memory_free_mib)
+    facts["gpu_name"] = usable[0].name
+    facts["driver"] = machine.driver
+    orphans = [
+        f"{process.pid} {process.command}"
+        for gpu in usable
+        for process in gpu.processes
+        if process.command and "VLLM::" in process.command
+    ]
+    if orphans:
+        facts["gpu_processes"] = orphans
+
+
+def _least(gpus: list[Gpu], of: Any) -> float | None:
+    known = [of(gpu) for gpu in gpus if of(gpu) is not None]
+    return round(min(known) / 1024, 2) if known else None
+
+
+def _host_facts(facts: dict[str, Any], machine: Machine) -> None:
+    host = machine.host
+    facts["host_ram_gib"] = round(host.ram_total_mib / 1024, 2) if host.ram_total_mib else None
+    facts["host_free_gib"] = round(host.ram_available_mib / 1024, 2) if host.ram_available_mib else None
+    facts["cpu_flags"] = list(host.cpu_isa) or None
+    facts["shm_mib"] = host.shm_total_mib
+    facts["disk_free_gib"] = round(host.model_cache_free_mib / 1024, 2) if host.model_cache_free_mib else None
+    facts["kernel"] = host.kernel
+    facts["platform"] = "wsl2" if host.wsl else None
+    facts["nofile_soft"] = host.open_files_limit
+    try:
+        import resource
+
+        facts["nofile_hard"] = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    except (ImportError, OSError, ValueError):
+        pass
+    import shutil
+
+    facts["tools"] = {tool: shutil.which(tool) is not None for tool in _TOOLS}
+    compiler = os.environ.get("CC")
+    if compiler and shutil.which(compiler):
+        facts["tools"]["gcc"] = True
+    if not facts["tools"]["gcc"] and any(shutil.which(other) for other in ("cc", "clang")):
+        facts["tools"]["gcc"] = True
+    if not facts["tools"]["nvcc"]:
+        home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+        facts["tools"]["nvcc"] = os.access(os.path.join(home, "bin", "nvcc"), os.X_OK)
+    facts["env"] = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    token = _has_token()
+    if not token:
+        facts["env"]["HF_TOKEN"] = ""
+
+
+def _has_token() -> bool:
+    """Whether the Hugging Face library would find a token; its value is never read into anything."""
+    if os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN"):
+        return True
+    home = os.environ.get("HF_HOME") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "huggingface"
+    )
+    path = os.environ.get("HF_TOKEN_PATH") or os.path.join(home, "token")
+    return os.path.isfile(path)
+
+
+def _model_facts(facts: dict[str, Any], profile: Profile) -> None:
+    """Whether the model is there: a path that exists and its files, or a snapshot in the hub's cache."""
+    model = os.path.expanduser(profile.model)
+    if is_local(profile.model) or os.path.isdir(model):
+        facts["path_exists"] = os.path.exists(model)
+        if os.path.isdir(model):
+            try:
+                facts["model_dir_files"] = sorted(os.listdir(model))
+            except OSError:
+                pass
+        return
+    home = os.environ.get("HF_HUB_CACHE") or os.path.join(
+        os.environ.get("HF_HOME")
+        or os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "huggingface"),
+        "hub",
+    )
+    folder = os.path.join(home, "models--" + profile.model.partition(":")[0].replace("/", "--"), "snapshots")
+    try:
+        facts["model_cached"] = any(os.scandir(folder))
+    except OSError:
+        facts["model_cached"] = False
+
+
+def checkpoint_here(profile: Profile) -> Mapping[str, Any]:
+    """The checkpoint facts of the profile's model as far as this machine holds it; empty where it does not."""
+    from vq_console.profiles.checkpoint import read_checkpoint
+
+    try:
+        return read_checkpoint(profile.model, base=profile.path.parent if profile.path else None).facts
+    except (VqError, OSError, ValueError):
+        return {}

@@ -1,0 +1,99 @@
+"""Values of flags as vLLM reads them: human sizes, JSON, booleans, names with dashes, short forms.
+
+Pure. Never raises for a bad value: the answer is then None or the text itself, and a rule says what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+SHORT = {
+    "q": "quantization",
+    "tp": "tensor_parallel_size",
+    "pp": "pipeline_parallel_size",
+    "dp": "data_parallel_size",
+    "ep": "enable_expert_parallel",
+    "sc": "speculative_config",
+    "cc": "compilation_config",
+    "asc": "api_server_count",
+    "kv_cache_memory": "kv_cache_memory_bytes",
+    "device_memory_utilization": "gpu_memory_utilization",
+}
+"""Short forms and aliases of `engine/arg_utils.py`, and the abbreviation that vLLM's own hint line prints."""
+
+_HUMAN = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?\s*")
+_DECIMAL = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
+_BINARY = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+
+
+def plain_names(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments by vLLM's full names with underscores; a `no_` form becomes the flag set to False."""
+    result: dict[str, Any] = {}
+    for key, value in args.items():
+        name = key.lstrip("-").replace("-", "_")
+        name = SHORT.get(name, name)
+        if name.startswith("no_") and value is True:
+            name, value = name[3:], False
+        result[name] = value
+    return result
+
+
+def whole(value: Any) -> int | None:
+    """An integer as `human_readable_int` of vLLM reads it: `8k` is 8000, `8K` is 8192; None where it is none."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        return int(value) if value == int(value) else None
+    found = _HUMAN.fullmatch(str(value))
+    if found is None:
+        return None
+    factor = _BINARY[found[2]] if found[2] in _BINARY and found[2] else _DECIMAL[found[2].lower()]
+    if found[3]:
+        factor = _BINARY[found[2].upper()]
+    return int(float(found[1]) * factor)
+
+
+def real(value: Any) -> float | None:
+    """A number, or None."""
+    if isinstance(value, bool) or value is None:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def json_table(value: Any) -> dict[str, Any] | None:
+    """A JSON object given as a table or as text; None where it is neither."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, str):
+        try:
+            found = json.loads(value)
+        except ValueError:
+            return None
+        return found if isinstance(found, dict) else None
+    return None
+
+
+def truthy(value: Any) -> bool:
+    """Whether a flag or an environment variable is on (`1`, `true`, `yes`, `on`)."""
+    if isinstance(value, str):
+        return value.strip().lower() in {"1", "true", "yes", "on"}
+    return bool(value)
+
+
+def as_list(value: Any) -> list[str]:
+    """A value that may be one word, a comma list or an array, as a list of words."""
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return [str(part) for part in value]
+    return [str(value)]
