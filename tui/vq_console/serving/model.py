@@ -23,19 +23,35 @@ class ServerState(StrEnum):
 TRANSITIONS: Mapping[ServerState, frozenset[ServerState]] = {
     ServerState.QUEUED: frozenset({ServerState.STARTING, ServerState.STOPPED, ServerState.FAILED}),
     ServerState.STARTING: frozenset({ServerState.READY, ServerState.STOPPING, ServerState.STOPPED, ServerState.FAILED}),
-    ServerState.READY: frozenset({
-        ServerState.UNRESPONSIVE, ServerState.STOPPING, ServerState.STOPPED, ServerState.FAILED,
-    }),
-    ServerState.UNRESPONSIVE: frozenset({
-        ServerState.READY, ServerState.STOPPING, ServerState.STOPPED, ServerState.FAILED,
-    }),
+    ServerState.READY: frozenset(
+        {
+            ServerState.UNRESPONSIVE,
+            ServerState.STOPPING,
+            ServerState.STOPPED,
+            ServerState.FAILED,
+        }
+    ),
+    ServerState.UNRESPONSIVE: frozenset(
+        {
+            ServerState.READY,
+            ServerState.STOPPING,
+            ServerState.STOPPED,
+            ServerState.FAILED,
+        }
+    ),
     ServerState.STOPPING: frozenset({ServerState.STOPPED, ServerState.FAILED}),
     ServerState.STOPPED: frozenset({ServerState.QUEUED}),
     ServerState.FAILED: frozenset({ServerState.QUEUED}),
 }
-LIVE = frozenset({
-    ServerState.QUEUED, ServerState.STARTING, ServerState.READY, ServerState.UNRESPONSIVE, ServerState.STOPPING,
-})
+LIVE = frozenset(
+    {
+        ServerState.QUEUED,
+        ServerState.STARTING,
+        ServerState.READY,
+        ServerState.UNRESPONSIVE,
+        ServerState.STOPPING,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,142 @@
+"""What a person does to a running server: wait for it, stop it, start it again, ask for quiet.
+
+Speaks to keepers through files in the server's folder and a wake-up signal; signals nothing but a keeper whose
+identity was just compared. An attached server is never stopped.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from vq_console.core.errors import LaunchError, UsageError
+from vq_console.core.files import read_json, write_json
+from vq_console.core.places import host_id
+from vq_console.serving.keeping import procfs
+from vq_console.serving.model import LIVE, ServerRecord, ServerState
+from vq_console.serving.registry import get_server, is_alive, read_record
+
+POLL_S = 0.1
+Watcher = Callable[[ServerRecord], None]
+
+
+def wait_ready(name: str, *, timeout_s: float | None = None, on_progress: Watcher | None = None) -> ServerRecord:
+    """Wait until the server gave a token, or is over. `on_progress` gets the record at every look; it may raise.
+
+    Raises LaunchError with the diagnosis of its log when it failed or was stopped, or after `timeout_s` (it then runs
+    on). The keeper has a time-out of its own, so without one this ends too.
+    """
+    started = time.monotonic()
+    while True:
+        record = get_server(name)
+        if on_progress is not None:
+            on_progress(record)
+        if record.state is ServerState.READY:
+            return record
+        if record.state not in LIVE:
+            raise launch_error(record)
+        if timeout_s is not None and time.monotonic() - started > timeout_s:
+            what = record.phase or record.state.value
+            raise LaunchError(
+                f"{name} is not ready after {timeout_s:.0f} s ({what})",
+                f"it goes on starting; `vq-console logs {name} -f` follows it, `vq-console stop {name}` ends it",
+            )
+        time.sleep(POLL_S)
+
+
+def launch_error(record: ServerRecord) -> LaunchError:
+    """Why a server is not ready, from its log where that says more than the keeper saw."""
+    from vq_console.serving.view import read_log, tail_of
+
+    seen = read_log(record)
+    diagnosis = seen.diagnosis if seen is not None else None
+    message = f"{record.name} {record.state.value}: {record.reason or 'no reason is known'}"
+    hint = f"`vq-console logs {record.name}` shows its log"
+    if diagnosis is not None and diagnosis.severity in ("error", "unknown") and record.state is ServerState.FAILED:
+        where = f" (log line {diagnosis.root_line})" if diagnosis.root_line else ""
+        message += f"\n  {diagnosis.slug}: {diagnosis.title}{where}"
+        if diagnosis.evidence:
+            message += f"\n  {diagnosis.evidence}"
+        if diagnosis.fixes:
+            hint = diagnosis.fixes[0].text
+    argv = tuple(str(item) for item in record.plan.get("argv") or ())
+    return LaunchError(message, hint, argv=argv, log_tail=tail_of(record))
+
+
+def stop_server(name: str, *, timeout_s: float = 30.0, on_progress: Watcher | None = None) -> ServerRecord:
+    """Stop the server in stages and wait until nothing of it is left; returns its last record.
+
+    `timeout_s` is how long it may take by itself before it is killed. A server that is over is left as it is. Raises
+    UsageError for an attached one or one of another host, LaunchError when even killing does not end it.
+    """
+    record = get_server(name)
+    if record.attached:
+        raise UsageError(f"{name!r} was not started here, so it is not stopped here", "stop it where it was started")
+    if record.host_id != host_id():
+        raise UsageError(f"{name!r} runs on {record.host_id}", "stop it there")
+    told: tuple[int, int] | None = None
+    deadline = time.monotonic() + timeout_s + 120
+    while record.state in LIVE:
+        if on_progress is not None:
+            on_progress(record)
+        keeper = record.keeper
+        if keeper is not None and is_alive(keeper) and told != (keeper.pid, keeper.start_ticks):
+            told = (keeper.pid, keeper.start_ticks)
+            _tell(record, "stop", {"timeout_s": timeout_s})
+        if time.monotonic() > deadline:
+            raise LaunchError(f"{name} could not be stopped: {record.phase or record.reason}", f"see {record.folder}")
+        time.sleep(POLL_S / 2)
+        record = get_server(name)
+    if on_progress is not None:
+        on_progress(record)
+    return record
+
+
+def keep_quiet(name: str, seconds: float) -> None:
+    """Ask the keeper not to send anything to its server for a while, so that a measurement is alone with it."""
+    record = get_server(name)
+    if not record.attached and record.state in LIVE:
+        _tell(record, "quiet", {"seconds": seconds})
+
+
+def _tell(record: ServerRecord, command: str, value: dict[str, float]) -> None:
+    if record.folder is None or record.keeper is None:
+        return
+    write_json(Path(record.folder) / f"{command}.command", value, mode=0o600)
+    procfs.send_signal(record.keeper.pid, record.keeper.start_ticks, signal.SIGUSR1)
+
+
+def restart_server(name: str, *, timeout_s: float = 30.0, on_progress: Watcher | None = None) -> ServerRecord:
+    """Stop the server if it lives and start its profile again under the same name, as the profile is now.
+
+    Engine, GPUs and overridden arguments stay as they were. Returns the new record, queued or starting.
+    """
+    from vq_console.engines.find import choose_engine
+    from vq_console.profiles.store import load_profile
+    from vq_console.serving.launch import Settings, launch
+
+    record = get_server(name)
+    if record.attached or record.folder is None:
+        raise UsageError(f"{name!r} was not started here", "restart it where it was started")
+    given = read_json(Path(record.folder) / "server.json")
+    profile = load_profile(given.get("profile_path") or record.profile or name)
+    engine = choose_engine(profile.vllm, python="simulator" if record.simulated else record.engine)
+    stop_server(name, timeout_s=timeout_s, on_progress=on_progress)
+    keeper = dict(given.get("keeper") or {})
+    limit = int(keeper.pop("restart_limit", 0))
+    keeper.pop("startup_timeout_s", None)
+    return launch(
+        profile,
+        engine=engine,
+        name=name,
+        gpus=given.get("asked_gpus"),
+        args_override=given.get("args_override") or None,
+        settings=Settings(restart_limit=limit, min_free_gib=given.get("min_free_gib"), keeper=keeper),
+    )
+
+
+def reread(record: ServerRecord) -> ServerRecord:
+    """The same server now."""
+    return read_record(Path(record.folder)) if record.folder else record

@@ -1,0 +1,499 @@
+"""The life of one server as its keeper lives it: queued, started, watched, ended, started again.
+
+Reads `server.json`, takes commands from files beside it and writes `state.json`; whoever holds `keeper.lock` is the
+only writer. Every step is short: nothing here waits for the server, a helper or the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+
+from vq_console.serving.keeping import files, gpu, locks, procfs
+from vq_console.serving.keeping.child import Helper, StartError, start
+from vq_console.serving.keeping.ending import Ending
+from vq_console.serving.keeping.group import Group
+from vq_console.serving.keeping.incident import oom_kills, write_incident
+from vq_console.serving.keeping.logfile import LogFile
+from vq_console.serving.keeping.vitals import Vitals
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+DEFAULTS: dict[str, Any] = {
+    "probe_s": 1.0,
+    "health_s": 5.0,
+    "health_timeout_s": 10.0,
+    "silent_s": 20.0,
+    "record_s": 15.0,
+    "gpu_s": 60.0,
+    "token_s": 300.0,
+    "token_timeout_s": 60.0,
+    "first_token_timeout_s": 900.0,
+    "stuck_s": 90.0,
+    "scan_start_s": 1.0,
+    "scan_rest_s": 5.0,
+    "tick_s": 1.0,
+    "stop_timeout_s": 30.0,
+    "survivors_s": 3.0,
+    "kill_wait_s": 60.0,
+    "startup_timeout_s": None,
+    "port_tries": 3,
+    "log_cap_bytes": 64 * 1024 * 1024,
+    "log_head_bytes": 4 * 1024 * 1024,
+    "restart_limit": 0,
+    "restart_backoff_s": 5.0,
+    "restart_forgive_s": 600.0,
+}
+"""Intervals, time-outs and limits; `server.json` may hold others under `keeper`."""
+ADDRESS_IN_USE = ("Address already in use", "[Errno 98]")
+
+
+class Life:
+    """One server's life. `step` is what the present state does each time; None ends the keeper."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        given = files.read_json(f"{folder}/server.json")
+        if given is None:
+            raise SystemExit(f"{folder}/server.json: absent or broken")
+        self.given = given
+        self.every = {**DEFAULTS, **(given.get("keeper") or {})}
+        self.boot = procfs.boot_id()
+        me = procfs.read_proc(os.getpid())
+        self.state: dict[str, Any] = files.read_json(f"{folder}/state.json") or {}
+        self.state["keeper"] = {"pid": os.getpid(), "start_ticks": me.start_ticks if me else 0, "boot_id": self.boot}
+        self.log = LogFile(
+            given["log"], cap_bytes=int(self.every["log_cap_bytes"]), head_bytes=int(self.every["log_head_bytes"])
+        )
+        self.holder = {"name": given["name"], "pid": os.getpid(), "user": os.getuid()}
+        self.start_locks = locks.StartLocks(list(given.get("locks") or []), self.holder)
+        self.port_lock = -1
+        self.uuids = [str(uuid) for uuid in given.get("gpu_uuids") or []]
+        self.tool = gpu.find_nvidia_smi() if self.uuids else None
+        self.group: Group | None = None
+        self.vitals: Vitals | None = None
+        self.ending: Ending | None = None
+        self.helper: Helper | None = None
+        self.step: Callable[[float], None] | None = self._queued
+        self.gpus: list[dict[str, Any]] = []
+        self.restarts = 0
+        self.port_tries = 0
+        self.oom_before = oom_kills()
+        self._dirty = True
+        self._due: dict[str, float] = {}
+        self._since = 0.0
+        self._cpu: tuple[float, float] | None = None
+        self._wake_read, self._wake_write = os.pipe()
+
+    # The loop.
+
+    def run(self) -> None:
+        """Go on until the server is gone and cleaned up."""
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        for number in (signal.SIGCHLD, signal.SIGUSR1):
+            signal.signal(number, lambda *_: None)
+        for number in (signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        self._save()
+        while self.step is not None:
+            now = time.monotonic()
+            self._commands(now)
+            if self.step is not None:
+                self.step(now)
+            self._save()
+            if self.step is not None:
+                self._wait()
+
+    def _wait(self) -> None:
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        pause = float(self.every["tick_s"])
+        if self.step in (self._starting, self._queued, self._backing_off):
+            pause = min(pause, self.every["probe_s"] / 2)
+        elif self.step == self._ending or self.helper is not None:
+            pause = 0.1
+        if self.group is not None and self.group.pidfd >= 0 and not self.group.ended:
+            poll.register(self.group.pidfd, select.POLLIN)
+        exchange = self.vitals.exchange if self.vitals else None
+        if exchange is not None and not exchange.done:
+            poll.register(exchange.fileno(), exchange.events)
+        poll.poll(max(10, int(pause * 1000)))
+        try:
+            while os.read(self._wake_read, 512):
+                pass
+        except BlockingIOError:
+            pass
+
+    def _set(self, state: str | None = None, **changes: Any) -> None:
+        """Change what `state.json` says; a change of state is also noted in its history, with both clocks."""
+        if state is not None and state != self.state.get("state"):
+            history = [*self.state.get("history", []), {"state": state, "at": time.time(), "up": time.monotonic()}]
+            self.state.update(state=state, history=history[-50:])
+            self._dirty = True
+        for key, value in changes.items():
+            if self.state.get(key) != value:
+                self.state[key] = value
+                self._dirty = True
+
+    def _save(self) -> None:
+        if self._dirty:
+            self._dirty = not files.write_json(f"{self.folder}/state.json", self.state)
+
+    def _every(self, what: str, seconds: float, now: float) -> bool:
+        if now < self._due.get(what, 0.0):
+            return False
+        self._due[what] = now + seconds
+        return True
+
+    def _commands(self, now: float) -> None:
+        """Take what a console asked for. A command is a file that is renamed before it is read, so none gets lost."""
+        for name in ("stop", "quiet"):
+            path = f"{self.folder}/{name}.command"
+            try:
+                os.rename(path, path + ".taken")
+            except OSError:
+                continue
+            command = files.read_json(path + ".taken") or {}
+            if name == "quiet" and self.vitals is not None:
+                self.vitals.quiet_until = now + min(3600.0, float(command.get("seconds") or 0))
+            elif name == "stop":
+                given = command.get("timeout_s")
+                timeout_s = float(self.every["stop_timeout_s"] if given is None else given)
+                if self.ending is not None:
+                    self.ending.hurry(now, timeout_s)
+                elif self.group is None:
+                    self._end("stopped", "cancelled before it began")
+                else:
+                    self._begin_end(now, timeout_s, state="stopped", reason="stopped")
+
+    # Queued.
+
+    def _queued(self, now: float) -> None:
+        self._set("queued")
+        wanted = self.given.get("min_free_gib")
+        if wanted:
+            free = self._free_gib(now)
+            if free is None or free < wanted:
+                said = "" if free is None else f" ({free:.1f} now)"
+                self._set(phase=f"waiting for {wanted:g} GiB free{said}")
+                self.start_locks.release()
+                return
+        taken = self.start_locks.acquire()
+        if taken is not None:
+            other = locks.holder_of(taken).get("name") or "another server"
+            label = (self.given.get("lock_labels") or {}).get(taken, taken)
+            self._set(phase=f"waiting for {other} to start on {label}")
+            return
+        self._start(now)
+
+    def _backing_off(self, now: float) -> None:
+        if now >= self._since:
+            self.step = self._queued
+
+    def _free_gib(self, now: float) -> float | None:
+        if not self.uuids:
+            return gpu.available_ram_gib()
+        self._sample_gpus(now, 2.0)
+        free = [row["total_mib"] - row["used_mib"] for row in self.gpus if "total_mib" in row and "used_mib" in row]
+        return min(free) / 1024 if free else None
+
+    def _start(self, now: float) -> None:
+        argv = self._claimed_argv()
+        if argv is None:
+            return
+        self._set("starting", phase="starting the process", argv=argv, exit_code=None, ended_at=None, reason="")
+        try:
+            output = self.log.open_for_child()
+        except OSError as error:
+            self._end("failed", f"{self.log.path}: {error.strerror}")
+            return
+        try:
+            pid = start(argv, os.environ, cwd=self.given.get("cwd") or self.folder, output=output)
+        except StartError as error:
+            self.log.note(str(error))
+            self._end("failed", str(error))
+            return
+        finally:
+            os.close(output)
+        proc = procfs.read_proc(pid)
+        self.group = Group(self.folder, pid, proc.start_ticks if proc else 0, self.boot, child=True)
+        self._since = now
+        server = {"pid": pid, "start_ticks": self.group.ticks, "boot_id": self.boot}
+        self._set(server=server, phase="loading", started_at=time.time())
+        self._save()
+        self._watch()
+
+    def _claimed_argv(self) -> list[str] | None:
+        """The arguments with a port that is free and claimed; None when there is none, and the life has ended."""
+        argv = [str(item) for item in self.given["argv"]]
+        port, host = self.given.get("port"), self.given.get("host") or "127.0.0.1"
+        if port is None:
+            return argv
+        fixed = bool(self.given.get("port_fixed"))
+        claimed = locks.claim_port(host, int(port), self.holder) if fixed or not self.port_tries else None
+        if claimed is None and not fixed:
+            claimed = locks.claim_port(host, None, self.holder)
+        if claimed is None:
+            self._end("failed", f"port {port} is taken by {self._who_has(int(port))}" if fixed else "no port is free")
+            return None
+        self.port_lock = claimed[1]
+        self._set(port=claimed[0], url=url_of(host, claimed[0], bool(self.given.get("tls"))))
+        return with_port(argv, int(port), claimed[0])
+
+    def _watch(self) -> None:
+        host = self.given.get("host") or "127.0.0.1"
+        key = self.given.get("api_key_env")
+        self.vitals = Vitals(
+            {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host),
+            int(self.state.get("port") or 0),
+            model=self.given.get("model") or "",
+            api_key=os.environ.get(key) if key else None,
+            tls=bool(self.given.get("tls")),
+            every=self.every,
+        )
+        self.step = self._starting
+
+    def _who_has(self, port: int) -> str:
+        other = procfs.owner_of_port(port)
+        if other is not None:
+            return f"pid {other.pid} ({other.comm})"
+        name = locks.holder_of(f"port-{port}").get("name")
+        return f"server {name}" if name else "another program"
+
+    # Starting and running.
+
+    def _look(self, now: float, scan_s: float) -> bool:
+        """What every tick of a living server does; False when its main process is gone."""
+        assert self.group is not None
+        self.log.look()
+        if self.group.look_at_main():
+            self._died(now)
+            return False
+        if self._every("scan", scan_s, now) or (
+            self.group.segments_changed() and self._every("segments", self.every["scan_start_s"], now)
+        ):
+            self.group.scan(self._helper_pids())
+        return True
+
+    def _helper_pids(self) -> set[int]:
+        return {self.helper.pid} if self.helper is not None else set()
+
+    def _starting(self, now: float) -> None:
+        if not self._look(now, self.every["scan_start_s"]):
+            return
+        assert self.group is not None
+        assert self.vitals is not None
+        limit = self.every["startup_timeout_s"]
+        if limit and now - self._since > limit:
+            reason = f"no token within {limit:.0f} s ({self.state.get('phase')})"
+            self._begin_end(now, self.every["stop_timeout_s"], state="failed", reason=reason)
+        elif self.vitals.exchange is not None:
+            self.vitals.step_start(now)
+            self._set(phase=self.vitals.phase or self.state.get("phase", ""))
+        elif self._every("port", self.every["probe_s"] / 2, now):
+            ours = self.group.owns_port(self.vitals.port)
+            if ours is False:
+                self._stolen(now)
+            elif ours:
+                self.vitals.step_start(now)
+                self._set(phase=self.vitals.phase or "listening")
+            else:
+                self._set(phase="loading")
+        if self.vitals.ready:
+            self.group.scan(self._helper_pids(), look_at_segments=True)
+            self.start_locks.release()
+            self._set("ready", phase="", reason="", ready_at=time.time(), start_s=round(now - self._since, 2))
+            self._since = now
+            self.step = self._running
+
+    def _stolen(self, now: float) -> None:
+        """Somebody else listens on the port, alone or beside the server: what answers there proves nothing."""
+        port = int(self.state["port"])
+        reason = f"port {port} is taken by {self._who_has(port)}"
+        self._begin_end(now, self.every["stop_timeout_s"], state="failed", reason=reason, again=self._other_port())
+
+    def _other_port(self) -> str:
+        """`port` when another port may be tried."""
+        if self.given.get("port_fixed") or self.port_tries >= self.every["port_tries"]:
+            return ""
+        self.port_tries += 1
+        return "port"
+
+    def _running(self, now: float) -> None:
+        if not self._look(now, self.every["scan_rest_s"]):
+            return
+        assert self.vitals is not None
+        self.vitals.step_running(now)
+        if self.vitals.trouble:
+            self._set("unresponsive", reason=self.vitals.trouble)
+            if self._every("cpu", 2.0, now):
+                self._set(cpu_pct=self._cpu_pct(now))
+        else:
+            self._set("ready", reason="", cpu_pct=None)
+        if now - self._since > self.every["restart_forgive_s"]:
+            self.restarts = 0
+        self._sample_gpus(now, self.every["gpu_s"])
+        if self.vitals.record is not None:
+            row = {"t": round(time.time(), 1), "cpu_pct": self._cpu_pct(now), **self.vitals.record}
+            self.vitals.record = None
+            files.append_line(f"{self.folder}/metrics.jsonl", {**row, **({"gpus": self.gpus} if self.gpus else {})})
+
+    def _cpu_pct(self, now: float) -> float | None:
+        """CPU use of the group since this was last asked, in percent of one core."""
+        assert self.group is not None
+        used = procfs.cpu_seconds(self.group.scan(self._helper_pids()).values())
+        before, self._cpu = self._cpu, (now, used)
+        if before is None or now - before[0] < 0.5:
+            return None
+        return round(max(0.0, used - before[1]) / (now - before[0]) * 100, 1)
+
+    def _sample_gpus(self, now: float, every_s: float) -> None:
+        if self.helper is not None:
+            if self.helper.poll(now):
+                self.gpus = gpu.read_gpus(self.helper.output) or self.gpus
+                self.helper = None
+        elif self.tool and self._every("gpu", every_s, now):
+            self.helper = gpu.ask_gpus(self.tool, self.uuids, now)
+
+    # The end.
+
+    def _died(self, now: float) -> None:
+        """The main process ended although nobody asked."""
+        assert self.group is not None
+        before, code = str(self.state.get("state")), self.group.exit_code
+        if code is None:
+            how = "ended, how is unknown"
+        else:
+            how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+        reason = f"the server {how} while {'loading' if before == 'starting' else before}"
+        tail = self.log.tail()
+        self._set(exit_code=code)
+        again = ""
+        if before == "starting" and any(all(part in line for part in ADDRESS_IN_USE) for line in tail[-60:]):
+            again = self._other_port()
+        elif before in ("ready", "unresponsive") and self.restarts < self.every["restart_limit"]:
+            again = "restart"
+        if again != "port":
+            incident = write_incident(
+                self.folder,
+                summary=reason,
+                exit_code=code,
+                state=before,
+                log_lines=tail,
+                metrics=self.vitals.metrics if self.vitals else None,
+                gpus=self.gpus,
+                members=self.group.scan(self._helper_pids()),
+                oom_kills_before=self.oom_before,
+            )
+            self._set(incident=incident)
+        self._begin_end(now, self.every["survivors_s"], state="failed", reason=reason, again=again)
+
+    def _begin_end(self, now: float, timeout_s: float, *, state: str, reason: str, again: str = "") -> None:
+        assert self.group is not None
+        if self.vitals is not None:
+            self.vitals.drop()
+        if self.helper is not None:
+            self.helper.kill()
+            self.helper = None
+        self.ending = Ending(
+            self.group,
+            now=now,
+            timeout_s=timeout_s,
+            survivors_s=self.every["survivors_s"],
+            kill_wait_s=self.every["kill_wait_s"],
+            state=state,
+            reason=reason,
+            again=again,
+            tool=self.tool,
+            gpu_uuids=self.uuids,
+        )
+        if self.ending.main_was_alive:
+            self._set("stopping", reason="" if state == "stopped" else reason)
+        self.step = self._ending
+
+    def _ending(self, now: float) -> None:
+        ending, group = self.ending, self.group
+        assert ending is not None
+        assert group is not None
+        self.log.look()
+        over = ending.step(now)
+        self._set(phase=ending.phase)
+        if not over:
+            return
+        if group.exit_code is not None:
+            self._set(exit_code=group.exit_code)
+        self._set(removed_segments=ending.removed)
+        self.ending = self.group = self.vitals = None
+        if not ending.again:
+            self._end(ending.state, ending.reason)
+            return
+        self._let_go()
+        self._set("failed", reason=ending.reason, ended_at=time.time())
+        if ending.again == "port":
+            self.log.note(f"{ending.reason}: trying another port")
+            self.step = self._queued
+            return
+        self.restarts += 1
+        wait_s = self.every["restart_backoff_s"] * 2 ** (self.restarts - 1)
+        said = f"restart {self.restarts} of {self.every['restart_limit']} in {wait_s:.0f} s"
+        self.log.note(f"{ending.reason}: {said}")
+        self._set("queued", phase=said, restarts=self.restarts)
+        self._since = now + wait_s
+        self.step = self._backing_off
+
+    def _let_go(self) -> None:
+        self.start_locks.release()
+        if self.port_lock >= 0:
+            os.close(self.port_lock)
+            self.port_lock = -1
+
+    def _end(self, state: str, reason: str) -> None:
+        self._let_go()
+        self._set(state, reason=reason, phase="", ended_at=time.time(), cpu_pct=None)
+        self.step = None
+
+    def adopt(self) -> None:
+        """Take over a server whose keeper is gone: nothing of it can be waited for, so it is watched by pid."""
+        server, before = self.state.get("server") or {}, str(self.state.get("state"))
+        pid = int(server.get("pid") or 0)
+        self._set(adopted=True)
+        if not pid or server.get("boot_id") != self.boot:
+            self._end("failed", "the machine was restarted" if pid else "its keeper was killed before the server began")
+            return
+        self.group = Group(self.folder, pid, int(server.get("start_ticks") or 0), self.boot, child=False)
+        self.log.watch()
+        self._since = now = time.monotonic()
+        if self.state.get("port"):
+            self.port_lock = locks.try_lock(f"port-{self.state['port']}", self.holder) or -1
+        self._watch()
+        if before == "starting":
+            self.start_locks.acquire()
+        elif before == "stopping":
+            self._begin_end(now, self.every["stop_timeout_s"], state="stopped", reason="stopped")
+        elif self.vitals is not None:
+            self.vitals.ready = True
+            self.step = self._running
+
+
+def with_port(argv: list[str], old: int, new: int) -> list[str]:
+    """The arguments with another value for `--port`."""
+    changed = list(argv)
+    for index, item in enumerate(argv):
+        if item == f"--port={old}":
+            changed[index] = f"--port={new}"
+        elif item == "--port" and index + 1 < len(argv):
+            changed[index + 1] = str(new)
+    return changed
+
+
+def url_of(host: str, port: int, tls: bool) -> str:
+    """The address at which this machine reaches a server bound to `host`."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"{'https' if tls else 'http'}://{name}:{port}"

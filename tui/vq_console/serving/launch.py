@@ -1,0 +1,342 @@
+"""Starting a server: plan, folder, environment, and a detached keeper that does the rest.
+
+Owns the claim of a name and of a folder. Must never put a secret on disk or into an argument, never use a shell, and
+never start anything else than the plan's own argument list.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vq_console.core.errors import LaunchError, UsageError
+from vq_console.core.files import read_json, write_json
+from vq_console.core.places import servers_dir
+from vq_console.serving import registry
+from vq_console.serving.environment import server_environment
+from vq_console.serving.keeping import locks
+from vq_console.serving.limits import ENGINE_DEFAULT_S, on_network, startup_limit_s
+from vq_console.serving.model import LIVE, ServerRecord
+
+if TYPE_CHECKING:
+    from vq_console.engines.model import Engine
+    from vq_console.preflight.model import Plan
+    from vq_console.profiles.model import Profile
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+KEEPER_START_S = 20.0
+LOGS_KEPT = 3
+READY_TIMEOUT = "VLLM_ENGINE_READY_TIMEOUT_S"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a server is kept. None is the default of `keeping.life.DEFAULTS` or chosen by size and disk.
+
+    `startup_timeout_s` 0 never gives up. `restart_limit` is how often a server that was ready is started again.
+    `min_free_gib` keeps it in the queue until so much GPU memory (main memory without a GPU) is free. `keeper` sets
+    any other value of those defaults.
+    """
+
+    startup_timeout_s: float | None = None
+    restart_limit: int = 0
+    min_free_gib: float | None = None
+    keeper: Mapping[str, Any] = field(default_factory=dict)
+
+
+def launch(
+    profile: Profile,
+    *,
+    engine: Engine | None = None,
+    name: str | None = None,
+    gpus: Sequence[int] | None = None,
+    args_override: Mapping[str, Any] | None = None,
+    settings: Settings | None = None,
+    force: bool = False,
+) -> ServerRecord:
+    """Plan `profile` and start it detached; returns at once, queued or starting. `control.wait_ready` waits.
+
+    `args_override` replaces arguments for this server only. Raises ProfileError, EngineError, MissingError (a secret
+    is not set), UsageError (not agreed to, name in use) and LaunchError when preflight says no and not `force`.
+    """
+    from vq_console.engines.find import choose_engine
+    from vq_console.preflight.check import plan_json, plan_profile
+    from vq_console.profiles.trust import is_trusted, trust_review
+
+    if not is_trusted(profile):
+        risks = "; ".join(f"{risk.key}: {risk.why}" for risk in trust_review(profile))
+        raise UsageError(
+            f"profile {profile.name!r} comes from elsewhere and nobody here agreed to it yet: {risks}",
+            f"read it, then agree once: vq-console serve {profile.name} --trust",
+        )
+    if args_override:
+        profile = replace(profile, args={**profile.args, **args_override})
+    engine = engine or choose_engine(profile.vllm)
+    fixed_port = profile.args.get("port")
+    plan = plan_profile(
+        profile, engine=engine, port=None if fixed_port else free_port(), gpus=tuple(gpus) if gpus else None
+    )
+    errors = [finding for finding in plan.findings if finding.severity == "error"]
+    if errors and not force:
+        raise LaunchError(
+            f"{profile.name}: preflight says no: {errors[0].message}",
+            errors[0].fix or f"`vq-console lint {profile.name}` shows everything; --force starts it all the same",
+            argv=plan.argv,
+        )
+    told = plan_json(plan)
+    stored = {**told.get("plan", told), "findings": told.get("findings", []), "target": dict(plan.target.facts)}
+    return start(
+        plan,
+        engine=engine,
+        name=name,
+        stored_plan={**stored, "args": dict(profile.args)},
+        profile_path=str(profile.path) if profile.path else None,
+        port_fixed=bool(fixed_port),
+        args_override=args_override,
+        asked_gpus=gpus,
+        settings=settings,
+    )
+
+
+def start(
+    plan: Plan,
+    *,
+    engine: Engine | None = None,
+    name: str | None = None,
+    stored_plan: Mapping[str, Any] | None = None,
+    profile_path: str | None = None,
+    port_fixed: bool = False,
+    args_override: Mapping[str, Any] | None = None,
+    asked_gpus: Sequence[int] | None = None,
+    settings: Settings | None = None,
+) -> ServerRecord:
+    """Start exactly `plan` detached. Raises UsageError for a name in use, MissingError, LaunchError without keeper."""
+    settings = settings or Settings()
+    python = engine.python if engine is not None and not engine.simulated else None
+    simulated = bool(engine is not None and engine.simulated)
+    limit = settings.startup_timeout_s
+    if limit is None:
+        limit = _limit_of(plan)
+    plan_env = dict(plan.env)
+    if limit > ENGINE_DEFAULT_S and READY_TIMEOUT not in plan_env and READY_TIMEOUT not in os.environ:
+        plan_env[READY_TIMEOUT] = str(int(limit))  # else vLLM itself gives up on a slow disk before the keeper does
+    env = server_environment(plan_env, plan.secret_env, python=python, given=os.environ)
+    uuids, lock_names, labels = _start_locks(plan, simulated)
+    with claimed_folder(name, plan.profile) as (folder, lock):
+        _put_away(folder)
+        given = {
+            "name": folder.name,
+            "profile": plan.profile,
+            "profile_path": profile_path,
+            "engine": engine.python if engine is not None else None,
+            "simulated": simulated,
+            "argv": list(plan.argv),
+            "env": plan_env,
+            "secret_env": dict(plan.secret_env),
+            "cwd": str(folder),
+            "host": plan.host,
+            "port": plan.port,
+            "port_fixed": port_fixed,
+            "tls": any(item.startswith("--ssl-certfile") for item in plan.argv),
+            "model": plan.served_model,
+            "api_key_env": "VLLM_API_KEY" if env.get("VLLM_API_KEY") else None,
+            "gpus": list(plan.gpus),
+            "gpu_uuids": uuids,
+            "locks": lock_names,
+            "lock_labels": labels,
+            "log": str(folder / "server.log"),
+            "created": time.time(),
+            "args_override": dict(args_override or {}),
+            "asked_gpus": list(asked_gpus) if asked_gpus is not None else None,
+            "min_free_gib": settings.min_free_gib,
+            "keeper": {
+                "startup_timeout_s": limit or None,
+                "restart_limit": settings.restart_limit,
+                **settings.keeper,
+            },
+            "plan": dict(stored_plan or {}),
+        }
+        write_json(folder / "server.json", given, mode=0o600)
+        history = [{"state": "queued", "at": given["created"], "up": time.monotonic()}]
+        write_json(folder / "state.json", {"state": "queued", "history": history}, mode=0o600)
+        spawn_keeper(folder, env, lock)
+    return wait_for_keeper(folder)
+
+
+def _limit_of(plan: Plan) -> float:
+    checkpoint = plan.target.checkpoint
+    size = checkpoint.get("size_gib")
+    model = next((item for item in plan.argv if os.path.isdir(item)), None)
+    cached = bool(checkpoint) and size is not None
+    return startup_limit_s(
+        float(size) if size is not None else None,
+        local=model is not None or cached,
+        network=on_network(model) if model else False,
+    )
+
+
+def _start_locks(plan: Plan, simulated: bool) -> tuple[list[str], list[str], dict[str, str]]:
+    """GPU UUIDs, lock names and what people call them. The CPU counts as one; a simulation disturbs nobody else."""
+    if simulated:
+        import hashlib
+
+        home = hashlib.sha256(str(servers_dir()).encode()).hexdigest()[:12]
+        names = {f"simulated-{home}-{index}": f"simulated GPU {index}" for index in plan.gpus or (0,)}
+        return [], list(names), names
+    if plan.gpus:
+        from vq_console.hardware.probe import read_machine
+
+        found = {gpu.index: gpu.uuid for gpu in read_machine(processes=False).gpus}
+        uuids = [uuid for index in plan.gpus if (uuid := found.get(index))]
+        names = {f"gpu-{found.get(index) or index}": f"GPU {index}" for index in plan.gpus}
+        return uuids, list(names), names
+    return [], ["cpu"], {"cpu": "the CPU"}
+
+
+def free_port() -> int:
+    """A port that is free now and that no keeper has claimed. It is claimed for good by the keeper."""
+    claimed = locks.claim_port("127.0.0.1", None, {})
+    if claimed is None:
+        raise LaunchError("no free port was found", "close some programs that listen")
+    os.close(claimed[1])
+    return claimed[0]
+
+
+@contextlib.contextmanager
+def claimed_folder(name: str | None, profile: str) -> Iterator[tuple[Path, int]]:
+    """A server's folder with the keeper's lock on it: `name`, or the profile's name, `-2`, `-3` and so on.
+
+    Raises UsageError when a given name is malformed or its server lives.
+    """
+    wanted = name or profile
+    if not NAME.fullmatch(wanted):
+        raise UsageError(f"{wanted!r} is no name for a server", "letters, digits, dot, dash and underscore, up to 100")
+    base = servers_dir()
+    base.mkdir(parents=True, exist_ok=True)
+    for number in range(1, 1000):
+        folder = base / (wanted if number == 1 else f"{wanted}-{number}")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        handle = _keeper_lock(folder)
+        if handle is not None:
+            try:
+                if not _in_use(folder):
+                    yield folder, handle
+                    return
+            finally:
+                os.close(handle)
+        if name is not None:
+            raise UsageError(f"a server {name!r} runs already", f"take another name, or: vq-console stop {name}")
+    raise UsageError(f"no name is left for another server of {profile!r}", "stop some of them")
+
+
+def _keeper_lock(folder: Path) -> int | None:
+    handle = os.open(folder / "keeper.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for attempt in range(3):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+        except BlockingIOError:
+            if attempt < 2:
+                time.sleep(0.02)  # a reader may just be testing whether somebody holds it
+    os.close(handle)
+    return None
+
+
+def _in_use(folder: Path) -> bool:
+    """True when the folder holds a server that lives without a keeper, or something attached or unreadable."""
+    if not (folder / "server.json").exists():
+        return False
+    try:
+        given, state = read_json(folder / "server.json"), read_json(folder / "state.json")
+        record = registry.record_from(given, state, folder)
+    except FileNotFoundError:
+        return False  # a launch that was killed before it wrote both files; it holds no lock any more
+    except (OSError, ValueError, TypeError, AttributeError):
+        return True  # broken: shown, never overwritten
+    return bool(given.get("attached")) or (record.state in LIVE and registry.is_alive(record.identity))
+
+
+def _put_away(folder: Path) -> None:
+    """Make room for a new life in a folder that held an earlier one; its last logs stay as `server.log.1` and on."""
+    for number in range(LOGS_KEPT, 0, -1):
+        older = folder / ("server.log" if number == 1 else f"server.log.{number - 1}")
+        if older.exists():
+            older.replace(folder / f"server.log.{number}")
+    old = {"state.json", "members.json", "metrics.jsonl", "metrics.jsonl.1"}
+    for path in folder.iterdir():
+        if path.name in old or path.name.startswith("incident-") or path.suffix in {".command", ".taken", ".tmp"}:
+            path.unlink(missing_ok=True)
+
+
+def spawn_keeper(folder: Path, env: Mapping[str, str], lock: int, *, adopt: bool = False) -> None:
+    """Start a keeper that is nobody's child; it inherits the lock, so that no moment is left for another."""
+    with open(folder / "keeper.log", "ab") as output:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "vq_console.serving.keeper",
+                str(folder),
+                "--lock-fd",
+                str(lock),
+                *(["--adopt"] if adopt else []),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=dict(env),
+            cwd=Path(__file__).parents[2],
+            pass_fds=(lock,),
+            start_new_session=True,
+        )
+        process.wait(KEEPER_START_S)  # it forks and leaves; the keeper goes on
+
+
+def wait_for_keeper(folder: Path) -> ServerRecord:
+    """The record once its keeper has reported. Raises LaunchError with the keeper's own words when it does not."""
+    deadline = time.monotonic() + KEEPER_START_S
+    while time.monotonic() < deadline:
+        record = registry.read_record(folder, adopt=False)
+        if record.keeper is not None:
+            return record
+        if not registry.look(record, folder).launching:
+            break
+        time.sleep(0.01)
+    try:
+        said = (folder / "keeper.log").read_text(errors="replace")[-2000:]
+    except OSError:
+        said = ""
+    raise LaunchError(f"{folder.name}: its keeper did not start", f"see {folder / 'keeper.log'}", log_tail=said)
+
+
+def adopt_server(folder: Path) -> bool:
+    """Give a server whose keeper is gone a new one; False when somebody else is doing it."""
+    handle = _keeper_lock(folder)
+    if handle is None:
+        return False
+    try:
+        given = read_json(folder / "server.json")
+        try:
+            env = server_environment(
+                given.get("env") or {},
+                given.get("secret_env") or {},
+                python=None if given.get("simulated") else given.get("engine"),
+                given=os.environ,
+            )
+        except Exception:
+            env = dict(os.environ)  # a secret is not set here: enough to watch and stop, which needs none
+        spawn_keeper(folder, env, handle, adopt=True)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return False
+    finally:
+        os.close(handle)
+    return True

@@ -1,0 +1,151 @@
+"""A server as JSON: its record, the facts of its log, and the judgement over both (the contract of `ps --json`).
+
+Owns the readers of logs, which go on where they stopped. Must never call a server fine by its exit code alone.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from vq_console.core.text import redact, strip_control
+from vq_console.logs.follow import LogFollower
+from vq_console.logs.model import Diagnosis, Explanation
+from vq_console.logs.reader import FactReader
+from vq_console.serving.keeping import procfs
+from vq_console.serving.model import LIVE, ServerRecord, ServerState
+
+_MOST_READERS = 32
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One log, read as far as it goes."""
+
+    follower: LogFollower
+    reader: FactReader = field(default_factory=FactReader)
+    seen: tuple[int, int] = (-1, -1)
+    explanation: Explanation | None = None
+
+
+_readings: dict[str, _Reading] = {}
+_lock = threading.Lock()
+
+
+def read_log(record: ServerRecord) -> Explanation | None:
+    """Facts, phases and diagnosis of the server's log, reading only what is new; None where there is no log."""
+    if not record.log:
+        return None
+    try:
+        status = os.stat(record.log)
+    except OSError:
+        return None
+    with _lock:
+        reading = _readings.get(record.log)
+        if reading is None:
+            if len(_readings) >= _MOST_READERS:
+                _readings.pop(next(iter(_readings))).follower.close()
+            reading = _readings[record.log] = _Reading(LogFollower(record.log))
+        if reading.explanation is None or reading.seen != (status.st_size, status.st_mtime_ns):
+            _catch_up(reading)
+            reading.seen = (status.st_size, status.st_mtime_ns)
+            reading.explanation = reading.reader.explanation()
+        return reading.explanation
+
+
+def _catch_up(reading: _Reading) -> None:
+    restarts = reading.follower.restarts
+    while lines := reading.follower.read():
+        if reading.follower.restarts != restarts:
+            restarts = reading.follower.restarts
+            reading.reader = FactReader()
+        reading.reader.feed(lines)
+
+
+def log_phase(record: ServerRecord) -> str:
+    """Where the log says the start-up is, empty where it says nothing."""
+    if read_log(record) is None or record.log is None:
+        return ""
+    with _lock:
+        reading = _readings.get(record.log)
+        return reading.reader.phase if reading is not None else ""
+
+
+def tail_of(record: ServerRecord, lines: int = 40) -> str:
+    """The last lines of the log, safe to show."""
+    if not record.log:
+        return ""
+    from vq_console.logs.tail import TailIndex
+
+    try:
+        return "\n".join(redact(strip_control(line)) for line in TailIndex(record.log).last(lines).lines)
+    except OSError:
+        return ""
+
+
+def judge(record: ServerRecord, diagnosis: Diagnosis | None) -> ServerRecord:
+    """Settle how a server ended, from exit, log and what was asked. Pure.
+
+    An engine that dies can leave exit code 0, so 0 (or a TERM from outside) is only believed when the log knows no
+    failure either: then somebody else stopped it in order.
+    """
+    if record.state is not ServerState.FAILED or record.ready_at is None or diagnosis is None:
+        return record
+    if record.exit_code in (0, -15) and diagnosis.severity in ("ok", "warning"):
+        return replace(record, state=ServerState.STOPPED, reason="stopped from outside the console")
+    return record
+
+
+def server_json(record: ServerRecord) -> dict[str, Any]:
+    """One entry of `servers[]`. Absent is None; `facts` and `diagnosis` come from the log."""
+    seen = read_log(record)
+    record = judge(record, seen.diagnosis if seen else None)
+    return {
+        "name": record.name,
+        "state": record.state.value,
+        "phase": record.phase or None,
+        "reason": record.reason or None,
+        "pid": record.identity.pid if record.identity else None,
+        "url": record.url,
+        "port": record.port,
+        "gpus": list(record.gpus),
+        "profile": record.profile,
+        "model": record.model,
+        "engine": record.engine,
+        "attached": record.attached,
+        "simulated": record.simulated,
+        "exit_code": record.exit_code,
+        "uptime_s": uptime_s(record),
+        "log": record.log,
+        "host": record.host_id or None,
+        "facts": dict(seen.facts) if seen else {},
+        "phases": [{"name": phase.name, "seconds": phase.seconds} for phase in seen.phases] if seen else [],
+        "diagnosis": diagnosis_json(seen.diagnosis) if seen else None,
+    }
+
+
+def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """A diagnosis as JSON, with the patch of each fix."""
+    return {
+        "slug": diagnosis.slug,
+        "title": diagnosis.title,
+        "severity": diagnosis.severity,
+        "root_line": diagnosis.root_line,
+        "process": diagnosis.process,
+        "evidence": diagnosis.evidence,
+        "explanation": diagnosis.explanation,
+        "fixes": [
+            {"text": fix.text, "patch": fix.patch.to_json() if fix.patch is not None else None}
+            for fix in diagnosis.fixes
+        ],
+    }
+
+
+def uptime_s(record: ServerRecord) -> float | None:
+    """Seconds since the server's process began, independent of the wall clock; None when it does not live."""
+    if record.identity is None or record.state not in LIVE:
+        return None
+    age = procfs.age_s(record.identity.start_ticks)
+    return None if age is None else round(age, 1)
