@@ -108,7 +108,9 @@ def _tell(record: ServerRecord, command: str, value: dict[str, float]) -> None:
     procfs.send_signal(record.keeper.pid, record.keeper.start_ticks, signal.SIGUSR1)
 
 
-def restart_server(name: str, *, timeout_s: float = 30.0, on_progress: Watcher | None = None) -> ServerRecord:
+def restart_server(
+    name: str, *, timeout_s: float = 30.0, on_progress: Watcher | None = None, profile_path: str | None = None
+) -> ServerRecord:
     """Stop the server if it lives and start its profile again under the same name, as the profile is now.
 
     Engine, GPUs and overridden arguments stay as they were. Returns the new record, queued or starting.
@@ -121,7 +123,7 @@ def restart_server(name: str, *, timeout_s: float = 30.0, on_progress: Watcher |
     if record.attached or record.folder is None:
         raise UsageError(f"{name!r} was not started here", "restart it where it was started")
     given = read_json(Path(record.folder) / "server.json")
-    profile = load_profile(given.get("profile_path") or record.profile or name)
+    profile = load_profile(profile_path or given.get("profile_path") or record.profile or name)
     engine = choose_engine(profile.vllm, python="simulator" if record.simulated else record.engine)
     stop_server(name, timeout_s=timeout_s, on_progress=on_progress)
     keeper = dict(given.get("keeper") or {})
