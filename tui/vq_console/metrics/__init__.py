@@ -1,1 +1,1 @@
-"""Scraping /metrics and turning counters into windows."""
+"""Reading a server's /metrics, windows over them, and what they advise."""
