@@ -417,7 +417,15 @@ def _profile_json(profile: Profile) -> dict[str, Any]:
     from vq_console.profiles.format import profile_table
     from vq_console.profiles.trust import is_trusted, trust_review
 
-    filled: dict[str, Any] = {"description": "", "tags": [], "args": {}, "env": {}, "engine": {}, "placement": {}, "made_on": None}
+    filled: dict[str, Any] = {
+        "description": "",
+        "tags": [],
+        "args": {},
+        "env": {},
+        "engine": {},
+        "placement": {},
+        "made_on": None,
+    }
     return {
         **filled,
         **profile_table(profile),

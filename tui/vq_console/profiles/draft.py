@@ -43,7 +43,7 @@ _ENV_NAMES = frozenset(
     }
 )
 _LOCAL_ENV = re.compile(r"(?:_ROOT|_PATH|_DIR|_FOLDER|_HOST_IP)$|^VLLM_(?:PROCESS_NAME_PREFIX|HOST_IP|PORT)$")
-_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::?[-?+=][^}]*)?\}|([A-Za-z_]\w*))")
 
 
 @dataclass(slots=True)

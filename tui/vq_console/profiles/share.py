@@ -71,7 +71,7 @@ def shared_profile(profile: Profile) -> tuple[Profile, tuple[str, ...]]:
             env[name] = text
         elif name in _LOCAL_ENV or text.startswith(("/", "~")):
             notes.append(f"env.{name} was left out: it is a choice of this machine")
-        elif _looks_secret(name, text):
+        elif looks_secret(name, text):
             notes.append(f"env.{name} was left out: its value looks like a secret")
         else:
             env[name] = text
@@ -105,7 +105,7 @@ def _shared_model(profile: Profile, notes: list[str]) -> tuple[str, str | None]:
 
 def _shared_value(value: Any, label: str, notes: list[str]) -> Any:
     if isinstance(value, str):
-        if _looks_secret(label, value):
+        if looks_secret(label, value):
             notes.append(f"{label} was left out: its value looks like a secret")
             return None
         if value.startswith(("/", "~/")) and (value.startswith(str(Path.home())) or Path(value).expanduser().exists()):
@@ -121,7 +121,8 @@ def _shared_value(value: Any, label: str, notes: list[str]) -> Any:
     return value
 
 
-def _looks_secret(label: str, value: str) -> bool:
+def looks_secret(label: str, value: str) -> bool:
+    """Whether a literal value is a key, a token or a login, by the name it stands under or by its own shape."""
     return bool(is_secret_name(label.rpartition(".")[2]) or _TOKEN.search(value) or _LOGIN.match(value))
 
 
