@@ -1,20 +1,259 @@
-"""Choosing the diagnosis of a run from its kept lines."""
+"""Choosing the diagnosis of a run: has it failed, which line is the cause, what else does it say.
+
+Decides from lines that `reader.py` kept and from rules; reads no files. The order of evidence: the cause of a failure,
+what shows without an error, warnings, nothing.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from vq_console.logs.model import Diagnosis
+from vq_console.logs.blocks import Layout, Spot, lay_out
+from vq_console.logs.catalogue import diagnoses
+from vq_console.logs.lines import clean
+from vq_console.logs.model import Diagnosis, Fix, LogLine
+from vq_console.logs.rules import TROUBLE, WARNINGS, Context, Hit, Rule
+from vq_console.logs.rules.warnings import BENIGN, FATAL, NOISE, RETRIED, STOP, WRAPPERS
+from vq_console.logs.silent import Finding, broken_output, large_batch, slow_kernels, stalls, without_effect
 
 if TYPE_CHECKING:
     from vq_console.logs.reader import Run
 
+_EVIDENCE = 1200
+_READY = "Application startup complete"
+
+
+def diagnose(run: Run, *, final: bool = False) -> Diagnosis:
+    """The diagnosis of a run. `final`: nothing more will come, so that a log which ends in silence has stalled."""
+    lines = run.lines()
+    context = context_of(run, lines)
+    layout = lay_out(lines)
+    stop = _stop_line(lines)
+    fatal = _fatal_line(layout, stop)
+    raised = _unfinished_start(context, layout, stop)
+    hits = [
+        hit for hit in _hits(layout, context, stop) if fatal or raised or context.ready_line is None or hit.rule.serving
+    ]
+    best = _best(hits)
+    if best is not None:
+        return _from_hit(best, "error")
+    if fatal or raised:
+        return _unexplained(layout, context, stop)
+    if context.ready_line is None and stop is not None:
+        return _make("startup-interrupted", "error", stop)
+    return _without_failure(run, context, lines, final=final)
+
+
+def context_of(run: Run, lines: list[LogLine]) -> Context:
+    """What rules may know of the run."""
+    ready = run.sheet.lines.get("ready")
+    return Context(run.sheet.as_mapping(), tuple(lines), run.sheet.lines, ready)
+
 
 def warning_slugs(run: Run) -> tuple[str, ...]:
-    """Slugs of what the run warns about without having failed."""
-    return ()
+    """Slugs of what the run warns about, soft ones included, in order of appearance."""
+    lines = run.lines()
+    context = context_of(run, lines)
+    found: dict[str, int] = {}
+    for hit in _warnings(lines, context):
+        found.setdefault(hit.rule.slug, hit.line.number)
+    for finding in (*slow_kernels(context), *without_effect(context)):
+        found.setdefault(finding.slug, finding.line)
+    return tuple(sorted(found, key=lambda slug: found[slug]))
 
 
-def diagnose(run: Run) -> Diagnosis:
-    """The diagnosis of a run."""
-    return Diagnosis("healthy", "Running normally", "ok")
+def _hits(layout: Layout, context: Context, stop: LogLine | None) -> Iterable[Hit]:
+    for spot in layout.spots:
+        line = spot.line
+        if line.level in ("INFO", "DEBUG", "WARNING") or not line.message:
+            continue
+        if stop is not None and line.number > stop.number and context.ready_line is not None:
+            continue
+        message = line.message
+        if NOISE.search(message):
+            continue
+        for rule in TROUBLE:
+            if rule.needle in message:
+                match = rule.pattern.search(message)
+                if match is None:
+                    continue
+                hit = Hit(rule, match, spot, context)
+                if rule.when is None or rule.when(hit):
+                    yield hit
+
+
+def _best(hits: list[Hit]) -> Hit | None:
+    """The highest rank, then the first line; announcements of another attempt only where nothing else is."""
+    if not hits:
+        return None
+    return min(hits, key=lambda hit: (_retried(hit.line), -hit.rule.rank, hit.line.number))
+
+
+def _retried(line: LogLine) -> bool:
+    return bool(line.level == "ERROR" and line.source and RETRIED.search(line.source))
+
+
+def _stop_line(lines: list[LogLine]) -> LogLine | None:
+    for line in lines:
+        if line.level in ("INFO", "WARNING") and STOP.search(line.message):
+            return line
+    return None
+
+
+def _fatal_line(layout: Layout, stop: LogLine | None) -> LogLine | None:
+    """The first line that says that this run is lost, unless it was told to stop before."""
+    for spot in layout.spots:
+        line = spot.line
+        if stop is not None and line.number > stop.number:
+            return None
+        if line.level in ("INFO", "DEBUG") and "engine core exited unexpectedly" not in line.message:
+            continue
+        if line.level == "WARNING" or NOISE.search(line.message):
+            continue
+        if FATAL.search(line.message):
+            return line
+    return None
+
+
+def _unfinished_start(context: Context, layout: Layout, stop: LogLine | None) -> bool:
+    """Whether an exception ended a start that never got ready, or one in an engine process ended a server."""
+    for trace in layout.traces:
+        if not trace.exceptions or (stop is not None and trace.start > stop.number and context.ready_line is not None):
+            continue
+        last = trace.exceptions[-1]
+        if NOISE.search(last.message) or _retried(last):
+            continue
+        if context.ready_line is None:
+            return True
+        engine = trace.process or ""
+        if trace.start > context.ready_line and engine.startswith(("EngineCore", "Worker", "VllmWorker")):
+            return True
+    return False
+
+
+def _unexplained(layout: Layout, context: Context, stop: LogLine | None) -> Diagnosis:
+    """No rule knows it: the exception of the first block that has one of its own, or only wrappers."""
+    wrapper: Spot | None = None
+    for trace in layout.traces:
+        if stop is not None and trace.start > stop.number and context.ready_line is not None:
+            continue
+        own = [
+            line
+            for line in trace.exceptions
+            if not WRAPPERS.search(line.message) and not NOISE.search(line.message) and not _retried(line)
+        ]
+        if own:
+            line = own[-1]
+            return _make("unknown", "unknown", line, process=line.process or trace.process)
+        if trace.exceptions:
+            wrapper = Spot(trace.exceptions[-1], trace, raised=True)
+    if wrapper is None:
+        for spot in layout.spots:
+            if spot.line.level not in ("INFO", "DEBUG", "WARNING") and (
+                FATAL.search(spot.line.message) or WRAPPERS.search(spot.line.message)
+            ):
+                wrapper = spot
+    if wrapper is None:
+        return _make("root-cause-not-in-log", "unknown", None)
+    process = wrapper.line.process or (wrapper.trace.process if wrapper.trace else None)
+    return _make("root-cause-not-in-log", "unknown", wrapper.line, process=process)
+
+
+def _warnings(lines: list[LogLine], context: Context) -> Iterable[Hit]:
+    for line in lines:
+        if line.level != "WARNING":
+            continue
+        for rule in WARNINGS:
+            if rule.needle in line.message:
+                match = rule.pattern.search(line.message)
+                if match is not None:
+                    yield Hit(rule, match, Spot(line, None), context)
+
+
+def _without_failure(run: Run, context: Context, lines: list[LogLine], *, final: bool) -> Diagnosis:
+    """Nothing failed: what shows without an error, then warnings, then harmless ones."""
+    complete = "banner" in run.mark_lines and context.ready_line is not None
+    for finding in broken_output(context, lines):
+        return _from_finding(finding, lines)
+    if final:
+        for finding in stalls(context, lines):
+            return _from_finding(finding, lines)
+    for finding in without_effect(context):
+        return _from_finding(finding, lines)
+    hits = [hit for hit in _warnings(lines, context) if not (complete and hit.rule.soft)]
+    if hits:
+        return _from_hit(min(hits, key=lambda hit: (-hit.rule.rank, hit.line.number)), "warning")
+    if not complete:
+        for finding in (*slow_kernels(context), *large_batch(context, lines)):
+            return _from_finding(finding, lines)
+        harmless = _harmless(lines)
+        if harmless is not None:
+            return _make("benign-warning", "ok", harmless)
+    if context.ready_line is None:
+        return _make(
+            "healthy",
+            "ok",
+            None,
+            explanation="Nothing has failed in what the log shows; it does not show the server getting ready.",
+        )
+    return _make("healthy", "ok", None)
+
+
+def _harmless(lines: list[LogLine]) -> LogLine | None:
+    """The first line that looks like trouble and is none."""
+    for line in lines:
+        if BENIGN.search(line.message) and line.level is not None:
+            return line
+    for line in lines:
+        if line.level in ("WARNING", "ERROR"):
+            return line
+    return None
+
+
+def _from_hit(hit: Hit, severity: str) -> Diagnosis:
+    rule: Rule = hit.rule
+    process = hit.line.process or (hit.spot.trace.process if hit.spot.trace is not None else None)
+    explanation = rule.explain(hit) if rule.explain is not None else ""
+    fixes = rule.fixes(hit) if rule.fixes is not None else ()
+    return _make(rule.slug, severity, hit.line, process=process, explanation=explanation, fixes=fixes)
+
+
+def _from_finding(finding: Finding, lines: list[LogLine]) -> Diagnosis:
+    line = next((line for line in lines if line.number == finding.line), None)
+    made = _make(finding.slug, finding.severity, line, explanation=finding.explanation, fixes=finding.fixes)
+    if line is None and finding.line:
+        return Diagnosis(made.slug, made.title, made.severity, finding.line, None, "", made.explanation, made.fixes)
+    return made
+
+
+def _make(
+    slug: str,
+    severity: str,
+    line: LogLine | None,
+    *,
+    process: str | None = None,
+    explanation: str = "",
+    fixes: tuple[Fix, ...] = (),
+) -> Diagnosis:
+    entry = diagnoses()[slug]
+    words = f"{explanation} {entry.explanation}".strip() if explanation else entry.explanation
+    general = tuple(Fix(text) for text in entry.fixes if not fixes)
+    return Diagnosis(
+        slug=slug,
+        title=entry.title,
+        severity=severity,
+        root_line=line.number if line is not None else 0,
+        process=process or (line.process if line is not None else None),
+        evidence=_evidence(line) if line is not None else "",
+        explanation=words,
+        fixes=fixes or general,
+    )
+
+
+def _evidence(line: LogLine) -> str:
+    text = clean(line.message).strip()
+    if len(text) > _EVIDENCE:
+        text = text[: _EVIDENCE - 200] + " … " + text[-200:]
+    return re.sub(r"\s*\[type=\w+, input_value=ArgsKwargs.*$", "", text)

@@ -49,6 +49,8 @@ class FactSheet:
     def add_kernel(self, module: str, kernel: str, number: int) -> None:
         if not any(known.module == module and known.kernel == kernel for known in self.kernels):
             self.kernels.append(Kernel(module, kernel, number))
+            self.lines.setdefault("kernels", number)
+            self.lines.setdefault(f"kernel:{kernel}", number)
 
     def as_mapping(self) -> dict[str, Any]:
         """The facts as JSON-ready values; `kernels` is there, maybe empty, as soon as an engine is seen."""

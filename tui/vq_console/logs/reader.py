@@ -146,8 +146,10 @@ class FactReader:
         return self._diagnosis
 
     def explanation(self) -> Explanation:
-        """Everything there is to say about the newest run."""
-        return Explanation(self.diagnosis, self.facts, self.phases, self.number)
+        """Everything there is to say about the newest run, taken that nothing more comes: a stalled start is one."""
+        from vq_console.logs.diagnose import diagnose
+
+        return Explanation(diagnose(self.run, final=True), self.facts, self.phases, self.number)
 
     def line(self, number: int) -> LogLine | None:
         """A line of the newest run that was kept, by its number."""

@@ -1,0 +1,17 @@
+"""All rules, by where they look."""
+
+from __future__ import annotations
+
+from vq_console.logs.rules import arguments, memory, model, quantization, system
+from vq_console.logs.rules.rule import Context, Hit, Rule
+from vq_console.logs.rules.warnings import WARNINGS
+
+TROUBLE: tuple[Rule, ...] = (
+    *arguments.RULES,
+    *quantization.RULES,
+    *memory.RULES,
+    *model.RULES,
+    *system.RULES,
+)
+
+__all__ = ["TROUBLE", "WARNINGS", "Context", "Hit", "Rule"]

@@ -1,0 +1,712 @@
+"""Causes in quantization: methods, plugins, schemes, shapes, kernels and forced backends, KV cache dtypes.
+
+Texts: vLLM 0.6 to 0.33 (config/model.py, config/vllm.py, config/quantization.py, model_executor/layers/quantization,
+kernels/linear, fused_moe/oracle, platforms/cuda.py), Triton, CUTLASS, FlashInfer, DeepGEMM.
+"""
+
+from __future__ import annotations
+
+import re
+
+from vq_console.core.text import nearest
+from vq_console.logs.model import Fix
+from vq_console.logs.rules.rule import Hit, remove_args, rule, say, set_args, set_env
+from vq_console.preflight.model import Patch
+
+_PLUGINS = {
+    "gguf": "vllm-gguf-plugin",
+    "bitsandbytes": "vllm-bnb-plugin",
+}
+_ONLINE = {
+    "fp8_w8a8": "fp8_per_tensor",
+    "w8a8_fp8": "fp8_per_tensor",
+    "fp8_dynamic": "fp8_per_channel",
+    "fp8_e4m3": "fp8_per_tensor",
+    "float8": "fp8_per_tensor",
+    "w8a8": "fp8_per_tensor",
+    "fp8_block": "fp8_per_block",
+    "blockwise_fp8": "fp8_per_block",
+    "nvfp4": "nvfp4_per_token",
+    "fp4": "mxfp4",
+}
+
+
+def _unknown_method(hit: Hit) -> tuple[Fix, ...]:
+    method = (hit.group("method") or "").strip("'\" ")
+    fixes = [remove_args("Remove quantization: a quantized checkpoint names its method itself.", "quantization")]
+    known = re.findall(r"'([^']+)'", hit.line.message.partition("Must be one of")[2])
+    online = _ONLINE.get(method.lower().replace("-", "_"))
+    better = online if online in known or not known else nearest(method, known)
+    if better:
+        fixes.append(set_args(f"For a 16-bit checkpoint: quantization = {better!r}.", quantization=better))
+    elif re.search(r"int4|w4a16|4bit|4-bit", method, re.IGNORECASE):
+        fixes.append(say("INT4 needs a checkpoint made for it (AWQ, GPTQ, compressed-tensors W4A16)."))
+    return tuple(fixes)
+
+
+def _plugin(hit: Hit) -> tuple[Fix, ...]:
+    text = hit.line.message.lower()
+    package = next((package for name, package in _PLUGINS.items() if name in text), None)
+    if package is None:
+        asked = re.search(r"`?pip install ([\w.\-\[\]>=]+)", hit.line.message) or re.search(
+            r"No module named '([\w.]+)'", hit.line.message
+        )
+        package = asked[1] if asked else None
+    if package is None:
+        return ()
+    return (
+        say(f"pip install {package} into the engine's environment."),
+        say(
+            "Or take a checkpoint in a format that vLLM has built in (safetensors: AWQ, GPTQ, FP8, compressed-tensors)."
+        ),
+    )
+
+
+def _conflict_words(hit: Hit) -> str:
+    checkpoint, asked = hit.group("checkpoint"), hit.group("asked")
+    return f"The checkpoint says {checkpoint}, quantization = {asked} was asked for." if checkpoint and asked else ""
+
+
+def _drop_method(_hit: Hit) -> tuple[Fix, ...]:
+    return (
+        remove_args("Remove quantization: the checkpoint decides.", "quantization"),
+        say("To quantize it another way start from the 16-bit checkpoint."),
+    )
+
+
+def _capability_words(hit: Hit) -> str:
+    need, have = hit.group("need"), hit.group("have")
+    return f"It needs compute capability {need}, this GPU has {have}." if need and have else ""
+
+
+def _other_format(hit: Hit) -> tuple[Fix, ...]:
+    asked = str(hit.context.asked("quantization") or "")
+    if asked in ("fp8_per_channel", "fp8_per_block", "nvfp4_per_token", "mxfp8", "mxfp4"):
+        return (
+            set_args(
+                "quantization = 'fp8_per_tensor' runs from compute capability 7.5 on.", quantization="fp8_per_tensor"
+            ),
+            say("Or a W4A16 (AWQ, GPTQ) or INT8 checkpoint."),
+        )
+    return (
+        say(
+            "Choose a format for this GPU: AWQ or GPTQ from 7.5, INT8 W8A8 from 7.5, FP8 from 8.9 (weight-only below)."
+        ),
+        say("A newer vLLM may have lowered the limit."),
+    )
+
+
+def _bad_config(hit: Hit) -> tuple[Fix, ...]:
+    name = hit.group("name")
+    known = re.findall(r"'([^']+)'", hit.line.message.partition("expected one of")[2])
+    known += ["fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "mxfp8", "mxfp4"]
+    better = nearest(name, known) if name else None
+    if better:
+        return (say(f"Write {better!r} instead of {name!r}."), say("Keys: linear, moe, ignore, targets."))
+    return (say("quantization_config has the keys linear, moe, ignore and targets (targets alone)."),)
+
+
+def _online_alone(_hit: Hit) -> tuple[Fix, ...]:
+    return (
+        set_args("quantization = 'fp8_per_tensor' needs no further settings.", quantization="fp8_per_tensor"),
+        set_args("Or say what to do.", quantization="online", quantization_config={"linear": "fp8_per_block"}),
+    )
+
+
+def _split_fixes(hit: Hit) -> tuple[Fix, ...]:
+    facts = hit.context.facts
+    size = facts.get("tensor_parallel_size") or hit.context.asked("tensor_parallel_size", "tp")
+    fixes: list[Fix] = []
+    if isinstance(size, int) and size > 1:
+        half = size // 2
+        fixes.append(set_args(f"tensor_parallel_size = {half}.", tensor_parallel_size=half))
+    expert = re.search(r"gate's|down's|expert|moe", hit.line.message + hit.frames, re.IGNORECASE)
+    if expert:
+        fixes.insert(0, set_args("Experts are not cut with enable_expert_parallel.", enable_expert_parallel=True))
+    if isinstance(size, int) and size > 1:
+        fixes.append(set_args("Or pipeline parallelism.", tensor_parallel_size=1, pipeline_parallel_size=size))
+    fixes.append(say("Or a checkpoint whose group size divides the shard (32, 64, 128)."))
+    return tuple(fixes)
+
+
+def _forced(hit: Hit) -> str | None:
+    for key in ("linear_backend", "moe_backend", "attention_backend"):
+        if hit.context.asked(key):
+            return key
+    return None
+
+
+def _drop_backend(hit: Hit) -> tuple[Fix, ...]:
+    text = hit.line.message.lower()
+    for key, word in (("moe_backend", "moe"), ("linear_backend", "linear"), ("attention_backend", "attention")):
+        if word in text or hit.context.asked(key):
+            return (remove_args(f"Remove {key}: vLLM then takes what runs.", key),)
+    if "selected backend" in text:
+        return (remove_args("Remove attention_backend: vLLM then takes what runs.", "attention_backend"),)
+    return ()
+
+
+def _attention_override(hit: Hit) -> tuple[Fix, ...]:
+    fixes = [remove_args("Remove attention_backend: vLLM then takes what runs.", "attention_backend")]
+    if "kv_cache_dtype" in hit.line.message:
+        fixes.append(set_args("Or keep it and use kv_cache_dtype = 'auto'.", kv_cache_dtype="auto"))
+    return tuple(fixes)
+
+
+def _kv_plain(_hit: Hit) -> tuple[Fix, ...]:
+    return (
+        set_args("kv_cache_dtype = 'auto'.", kv_cache_dtype="auto"),
+        set_args("Or another attention backend.", attention_backend="FLASHINFER"),
+    )
+
+
+def _kv_quantized(hit: Hit) -> bool:
+    dtype = str(hit.context.facts.get("kv_cache_dtype") or hit.context.asked("kv_cache_dtype") or "")
+    stored = any("data type to store kv cache" in line.message for line in hit.context.lines)
+    return "fp8" in dtype or stored or "attention" in hit.frames
+
+
+def _marlin(hit: Hit) -> tuple[Fix, ...]:
+    moe = "moe" in (hit.frames + hit.line.message).lower()
+    key = "moe_backend" if moe else "linear_backend"
+    return (
+        Fix(
+            f"{key} = 'marlin': another kernel, slower but made for all GPUs from 7.5 on.",
+            Patch(set_args={key: "marlin"}),
+        ),
+        say("Upgrade vLLM and FlashInfer."),
+    )
+
+
+def _no_deep_gemm(_hit: Hit) -> tuple[Fix, ...]:
+    return (
+        set_env("Do without DeepGEMM.", VLLM_USE_DEEP_GEMM="0"),
+        set_env("Or only without its warm-up.", VLLM_DEEP_GEMM_WARMUP="skip"),
+    )
+
+
+def _kernel_fixes(hit: Hit) -> tuple[Fix, ...]:
+    return (
+        say("Read the reasons in the lines below the message: one per kernel."),
+        say("Re-quantize with group size 128, or another format for this GPU; or upgrade vLLM."),
+    )
+
+
+_DEEP = re.compile(r"deep_?gemm", re.IGNORECASE)
+_NO_SCHEME = r"No (?:compressed-tensors compatible scheme|quark compatible scheme|INC scheme)"
+
+RULES = (
+    rule(
+        "quant-plugin-missing",
+        "Unknown quantization method:",
+        94,
+        pattern=r"Unknown quantization method: '?(?P<method>gguf|bitsandbytes|bnb)\b",
+        fixes=_plugin,
+    ),
+    rule(
+        "quant-plugin-missing",
+        "invalid choice: '",
+        97,
+        pattern=r"argument --(?:quantization|load-format)\S*: invalid choice: '(?P<method>gguf|bitsandbytes)'",
+        fixes=_plugin,
+    ),
+    rule(
+        "quant-plugin-missing",
+        "is not a valid JSON file",
+        90,
+        pattern=r"config file at '[^']*\.gguf' is not a valid JSON file",
+        fixes=_plugin,
+    ),
+    rule(
+        "quant-plugin-missing",
+        ".gguf",
+        74,
+        pattern=r"(?:UnicodeDecodeError|Unrecognized model|not a valid model identifier|Repo id must|Can't load the configuration).*\.gguf",
+        fixes=_plugin,
+    ),
+    rule(
+        "quant-plugin-missing",
+        "oad format `",
+        90,
+        pattern=r"oad format `(?:gguf|bitsandbytes)` is not supported",
+        fixes=_plugin,
+    ),
+    rule(
+        "quant-plugin-missing",
+        "nknown load_format:",
+        90,
+        pattern=r"nknown load_format: (?:gguf|bitsandbytes)",
+        fixes=_plugin,
+    ),
+    rule(
+        "quant-plugin-missing",
+        "bitsandbytes",
+        80,
+        pattern=r"(?:[Pp]lease install bitsandbytes|No module named '(?:bitsandbytes|vllm_bnb_plugin)|requires bitsandbytes|install the plugin.*bitsandbytes)",
+        fixes=_plugin,
+    ),
+    rule("quant-plugin-missing", "No module named 'gguf'", 80, fixes=_plugin),
+    rule("quant-plugin-missing", "is required to use MX-FP", 80, fixes=_plugin),
+    rule("quant-plugin-missing", "Please install torchao", 80, fixes=_plugin),
+    rule("quant-plugin-missing", "auto_round_kernel", 70, fixes=_plugin),
+    rule(
+        "quant-plugin-missing",
+        "lease install",
+        62,
+        pattern=r"lease install (?P<package>[\w\-]+).*(?:quantiz|GPTQ|AWQ|HQQ|AQLM)",
+        fixes=_plugin,
+    ),
+    rule(
+        "plugin-version-conflict",
+        "with the same name and overload name multiple times",
+        84,
+        fixes=lambda hit: (
+            say("Uninstall the plugin that registers this operator, or take the vLLM version it was made for."),
+        ),
+    ),
+    rule("plugin-version-conflict", "Only a single TORCH_LIBRARY can be used to register the namespace", 80),
+    rule(
+        "plugin-version-conflict",
+        "lugin",
+        60,
+        pattern=r"(?:Failed to load plugin|[Pp]lugin \S+ (?:requires|needs) vllm|plugin.*(?:incompatible|not compatible) with)",
+    ),
+    rule(
+        "plugin-version-conflict",
+        "is already registered",
+        58,
+        pattern=r"(?:quantization method|operator|custom op|Quantization).{0,80}is already registered",
+    ),
+    rule("plugin-version-conflict", "Platform plugin", 50, pattern=r"Only one platform plugin can be activated"),
+    rule(
+        "quant-method-unknown",
+        "Unknown quantization method:",
+        93,
+        pattern=r"Unknown quantization method: '?(?P<method>[^.']+)'?\.",
+        fixes=_unknown_method,
+    ),
+    rule(
+        "quant-method-unknown",
+        "Invalid quantization method:",
+        93,
+        pattern=r"Invalid quantization method: (?P<method>\S+)",
+        fixes=_unknown_method,
+    ),
+    rule(
+        "quant-checkpoint-conflict",
+        "does not match the quantization method specified in the `quantization` argument",
+        94,
+        pattern=r"model config \((?P<checkpoint>[^)]*)\) does not match .*`quantization` argument \((?P<asked>[^)]*)\)",
+        fixes=_drop_method,
+        explain=_conflict_words,
+    ),
+    rule(
+        "quant-checkpoint-conflict",
+        "Cannot find the config file for",
+        85,
+        fixes=_drop_method,
+        explain=lambda hit: (
+            "The method was named, but the checkpoint carries no configuration of it: it is not quantized that way."
+        ),
+    ),
+    rule(
+        "quant-checkpoint-conflict",
+        "in the model's quantization config",
+        84,
+        pattern=r"Cannot find any of .* in the model's quantization config",
+        fixes=_drop_method,
+    ),
+    rule(
+        "quant-checkpoint-conflict",
+        "Config.__init__() missing",
+        82,
+        pattern=r"(?:CompressedTensors|TorchAO|Quark|ModelOpt\w*|Fp8|AWQ|GPTQ|AutoAWQ|AutoGPTQ)Config\.__init__\(\) missing",
+        fixes=_drop_method,
+        explain=lambda hit: (
+            "The method was named, but the checkpoint carries no configuration of it: it is not quantized that way."
+        ),
+    ),
+    rule("quant-checkpoint-conflict", "Unsupported quantization config found for", 80, fixes=_drop_method),
+    rule(
+        "quant-method-deprecated",
+        "is deprecated and will be removed in future versions of vLLM. To bypass",
+        93,
+        fixes=lambda hit: (
+            set_args("Accept it for now.", allow_deprecated_quantization=True),
+            say("Better: re-quantize to FP8, compressed-tensors or NVFP4."),
+        ),
+    ),
+    rule(
+        "quant-method-deprecated",
+        "--allow-deprecated-quantization",
+        90,
+        fixes=lambda hit: (set_args("Accept it for now.", allow_deprecated_quantization=True),),
+    ),
+    rule(
+        "quant-method-deprecated",
+        "no longer supports online quantization",
+        90,
+        fixes=lambda hit: (set_args("quantization = 'fp8_per_tensor'.", quantization="fp8_per_tensor"),),
+    ),
+    rule(
+        "quant-unsupported-sm",
+        "is not supported for the current GPU",
+        90,
+        pattern=r"is not supported for the current GPU\.? Min(?:imum)? capability: (?P<need>\d+)\.?\D+(?P<have>\d+)",
+        fixes=_other_format,
+        explain=_capability_words,
+    ),
+    rule(
+        "quant-unsupported-sm",
+        "uantization scheme is not supported for",
+        89,
+        pattern=r"uantization scheme is not supported for(?:.*?capability: (?P<need>\d+).*?capability: (?P<have>\d+))?",
+        fixes=_other_format,
+        explain=_capability_words,
+    ),
+    rule("quant-unsupported-sm", "is not supported for the current GPU", 86, fixes=_other_format),
+    rule(
+        "quant-unsupported-sm",
+        "requires a kernel that honors per-token activation quantization",
+        88,
+        fixes=_other_format,
+    ),
+    rule(
+        "quant-unsupported-sm",
+        "online quant",
+        86,
+        pattern=r"(?:nvfp4|mxfp\d|fp8|int8)\S* online quantization requires",
+        fixes=_other_format,
+    ),
+    rule("quant-unsupported-sm", "requires GPU compute capability", 85, fixes=_other_format),
+    rule("quant-unsupported-sm", "quantization is currently not supported in", 88, fixes=_other_format),
+    rule(
+        "quant-unsupported-sm",
+        "Int8 not supported on SM",
+        85,
+        fixes=lambda hit: (
+            set_args("Triton still runs INT8 here.", linear_backend="triton"),
+            say("Use an FP8 checkpoint on this GPU."),
+        ),
+    ),
+    rule("quant-unsupported-sm", "Marlin W4A8-FP8 only support", 84, fixes=_other_format),
+    rule(
+        "quant-unsupported-sm",
+        "requires SM100",
+        80,
+        pattern=r"requires SM100 GPUs|requires (?:an? )?(?:SM|sm_?)\d+",
+        fixes=_other_format,
+    ),
+    rule(
+        "quant-unsupported-sm",
+        "is not supported on this",
+        60,
+        pattern=r"(?:[Qq]uantiz|FP8|FP4|INT8|AWQ|GPTQ).{0,60}is not supported on this (?:GPU|device|platform)",
+        fixes=_other_format,
+    ),
+    rule(
+        "quant-config-invalid",
+        "1 validation error for QuantizationConfigArgs",
+        96,
+        pattern=r"\d+ validation errors? for QuantizationConfigArgs",
+        fixes=lambda hit: _bad_config(_next_line(hit)),
+    ),
+    rule("quant-config-invalid", "validation errors for QuantizationConfigArgs", 96, fixes=_bad_config),
+    rule(
+        "quant-config-invalid",
+        "unknown quantization name",
+        94,
+        pattern=r"unknown quantization name '(?P<name>[^']*)'",
+        fixes=_bad_config,
+    ),
+    rule(
+        "quant-config-invalid",
+        "online shorthand",
+        93,
+        pattern=r"(?:online shorthand '?(?P<name>[\w.]+)'? does not define|is not a valid online shorthand name)",
+        fixes=_bad_config,
+    ),
+    rule(
+        "quant-config-invalid",
+        "OnlineQuantizationConfig.__init__() missing",
+        93,
+        fixes=_online_alone,
+        explain=lambda hit: "quantization = 'online' needs a quantization_config that says what to quantize.",
+    ),
+    rule("quant-config-invalid", "OnlineQuantizationConfig requires at least one of", 93, fixes=_online_alone),
+    rule(
+        "quant-config-invalid",
+        "quantization_config is only supported when quantization is one of",
+        92,
+        fixes=lambda hit: (
+            remove_args("Remove quantization_config: it steers online quantization only.", "quantization_config"),
+        ),
+    ),
+    rule(
+        "quant-config-invalid",
+        "quantization_config.",
+        88,
+        pattern=r"(?:quantization_config\.(?:targets|ignore|linear|moe)\b.*(?:exclusive|matches|both|may|aligned|requires)|matches both quantization_config)",
+        fixes=_bad_config,
+    ),
+    rule(
+        "quant-config-invalid",
+        "online quantization for",
+        86,
+        pattern=r"online quantization for \S+ with weight=",
+        fixes=_bad_config,
+    ),
+    rule("quant-config-invalid", "activation override (", 84, fixes=_bad_config),
+    rule(
+        "quant-config-invalid",
+        "targets",
+        80,
+        pattern=r"targets (?:must be a dict|keys must be strings|key '.*' is not a valid regex|pattern)",
+        fixes=_bad_config,
+    ),
+    rule("quant-tp-shape-mismatch", "is not divisible by weight quantization block", 90, fixes=_split_fixes),
+    rule("quant-tp-shape-mismatch", "not divisible by group_size", 90, fixes=_split_fixes),
+    rule("quant-tp-shape-mismatch", "not divisible by  min_thread", 88, fixes=_split_fixes),
+    rule("quant-tp-shape-mismatch", "not divisible by min_thread", 88, fixes=_split_fixes),
+    rule("quant-tp-shape-mismatch", "is not aligned with the quantized weight shape", 90, fixes=_split_fixes),
+    rule(
+        "quant-tp-shape-mismatch",
+        "divisible by",
+        78,
+        pattern=r"(?:size|sizes|width|dim|channels|K|in_features|hidden|partition)\S*[ =(].*(?:(?:must|to) (?:be )?(?:evenly )?(?:be )?divisible by|not divisible by|divide both).*(?:group|block|pack|thread|\d)",
+        fixes=_split_fixes,
+        when=lambda hit: "attention heads" not in hit.line.message and "tensor parallel size" not in hit.line.message,
+    ),
+    rule("quant-tp-shape-mismatch", "must evenly divide both hidden size", 88, fixes=_split_fixes),
+    rule("quant-tp-shape-mismatch", "in features size is not multiple of 16", 84, fixes=_split_fixes),
+    rule("quant-ignore-mismatch", "Detected some but not all shards of", 86),
+    rule(
+        "quant-ignore-mismatch",
+        "for the shards of",
+        80,
+        pattern=r"Found (?:a )?different quantization (?:schemes|configuration)s? for",
+    ),
+    rule("quant-ignore-mismatch", "was never loaded (still NaN)", 84),
+    rule("quant-ignore-mismatch", "Mixed quant_algo within fused layer", 84),
+    rule(
+        "backend-override-unsupported",
+        "Failed to find a kernel that can implement",
+        76,
+        when=lambda hit: hit.context.asked("linear_backend") is not None,
+        fixes=lambda hit: (remove_args("Remove linear_backend: vLLM then takes what runs.", "linear_backend"),),
+    ),
+    rule("kernel-not-available", "Failed to find a kernel that can implement", 75, fixes=_kernel_fixes),
+    rule("kernel-not-available", "MoE backend supports the deployment configuration", 84, fixes=_kernel_fixes),
+    rule("kernel-not-available", "No compiled", 82, pattern=r"No compiled \w+", fixes=_marlin),
+    rule("kernel-not-available", "kernel for CUDA device capability", 82, fixes=_marlin),
+    rule("kernel-not-available", "No ", 80, pattern=_NO_SCHEME, fixes=_kernel_fixes),
+    rule(
+        "kernel-not-available",
+        "object has no attribute",
+        78,
+        pattern=r"'_OpNamespace' '\w+' object has no attribute '(?P<op>\w+)'",
+        fixes=_kernel_fixes,
+        explain=lambda hit: f"The kernel was selected, but this build does not contain its operator {hit.match['op']}.",
+    ),
+    rule(
+        "kernel-not-available",
+        "expected at most 0 argument(s) but received",
+        80,
+        pattern=r"(?P<op>\w+::\w+)\(\) expected at most 0 argument",
+        explain=lambda hit: f"{hit.match['op']} exists in this build by name only, without its code.",
+        fixes=_kernel_fixes,
+    ),
+    rule(
+        "kernel-not-available",
+        "Could not run '",
+        76,
+        pattern=r"Could not run '(?P<op>[\w:]+)' with arguments from the",
+        fixes=_kernel_fixes,
+    ),
+    rule("kernel-not-available", "Unsupported FusedMoe scheme", 78, fixes=_kernel_fixes),
+    rule(
+        "kernel-not-available",
+        "MoE backends available",
+        78,
+        pattern=r"No MXFP\d MoE backends available",
+        fixes=_kernel_fixes,
+    ),
+    rule(
+        "kernel-not-available",
+        "is not implemented for",
+        45,
+        pattern=r"kernel.*is not implemented for",
+        fixes=_kernel_fixes,
+    ),
+    rule(
+        "fp8-kv-unsupported-arch",
+        "No valid attention backend found",
+        84,
+        pattern=r"No valid (?:MLA )?(?:prefill )?attention backend found.*kv_cache_dtype not supported",
+        fixes=_kv_plain,
+    ),
+    rule(
+        "kernel-not-available",
+        "No valid ",
+        80,
+        pattern=r"No valid (?:CPU )?(?:MLA )?(?:prefill |attention )+backend found",
+    ),
+    rule(
+        "backend-override-unsupported",
+        "Selected backend",
+        90,
+        pattern=r"Selected backend \S+ is not valid for this configuration",
+        fixes=_attention_override,
+    ),
+    rule(
+        "backend-override-unsupported",
+        "moe_backend=",
+        90,
+        pattern=r"moe_backend='?(?P<backend>\w+)'? (?:is not supported for|does not support|is only supported|dispatches)",
+        fixes=_drop_backend,
+    ),
+    rule(
+        "backend-override-unsupported", "does not support the deployment configuration since", 90, fixes=_drop_backend
+    ),
+    rule("backend-override-unsupported", "does not support this MoE deployment", 84, fixes=_drop_backend),
+    rule("backend-override-unsupported", "explicitly requested moe_backend", 86, fixes=_drop_backend),
+    rule("backend-override-unsupported", "backend is disabled for this configuration", 84, fixes=_drop_backend),
+    rule(
+        "backend-override-unsupported",
+        "--linear-backend=",
+        86,
+        fixes=lambda hit: (remove_args("Remove linear_backend: vLLM then takes what runs.", "linear_backend"),),
+    ),
+    rule("backend-override-unsupported", "Forced NVFP4 kernel", 86, fixes=_drop_backend),
+    rule(
+        "backend-override-unsupported",
+        "has been removed",
+        84,
+        pattern=r"[Aa]ttention backend '?\w+'? has been removed",
+        fixes=_attention_override,
+    ),
+    rule("backend-override-unsupported", "nvalid attention backend for", 84, fixes=_attention_override),
+    rule("backend-override-unsupported", "MoE quant is not supported with the", 82, fixes=_drop_backend),
+    rule(
+        "kv-dtype-checkpoint-conflict",
+        "fp8_e5m2 kv-cache is not supported with fp8 checkpoints",
+        92,
+        fixes=lambda hit: (
+            set_args("kv_cache_dtype = 'fp8' (E4M3).", kv_cache_dtype="fp8"),
+            set_args("Or 'auto'.", kv_cache_dtype="auto"),
+        ),
+    ),
+    rule(
+        "fp8-kv-unsupported-arch",
+        "KV cache",
+        86,
+        pattern=r"(?i)(?:fp8|nvfp4|turboquant\w*|int\d) kv cache (?:is not (?:yet )?supported|requires)",
+        fixes=_kv_plain,
+    ),
+    rule(
+        "fp8-kv-unsupported-arch",
+        "--kv-cache-dtype",
+        86,
+        pattern=r"--kv-cache-dtype \S+ (?:is not supported by|requires)",
+        fixes=_kv_plain,
+    ),
+    rule(
+        "fp8-kv-unsupported-arch",
+        "not supported in this architecture",
+        82,
+        pattern=r"type fp8e\w+ not supported in this architecture",
+        when=_kv_quantized,
+        fixes=lambda hit: (
+            set_args("kv_cache_dtype = 'auto'.", kv_cache_dtype="auto"),
+            set_args("Or FlashInfer, which converts FP8 itself.", attention_backend="FLASHINFER"),
+            set_args("Or E5M2, which Triton has here.", kv_cache_dtype="fp8_e5m2"),
+        ),
+    ),
+    rule(
+        "quant-unsupported-sm",
+        "not supported in this architecture",
+        80,
+        pattern=r"type fp8e\w+ not supported in this architecture",
+        fixes=_other_format,
+    ),
+    rule(
+        "fp8-kv-unsupported-arch",
+        "urbo",
+        70,
+        pattern=r"(?i)turboquant.*(?:not supported|unsupported|requires)",
+        fixes=_kv_plain,
+    ),
+    rule("deepgemm-incompatible", "Unknown recipe", 82, fixes=_no_deep_gemm),
+    rule(
+        "deepgemm-incompatible",
+        "ssertion error (",
+        80,
+        pattern=r"ssertion error \([^)]*deep_?gemm",
+        fixes=_no_deep_gemm,
+    ),
+    rule(
+        "deepgemm-incompatible",
+        "DeepGEMM",
+        78,
+        pattern=r"DeepGEMM (?:backend )?(?:is not available|requires a usable)",
+        fixes=_no_deep_gemm,
+    ),
+    rule("deepgemm-incompatible", "No module named 'deep_gemm'", 80, fixes=_no_deep_gemm),
+    rule(
+        "deepgemm-incompatible",
+        "rror",
+        48,
+        pattern=r"^[\w.]*(?:Error|Exception)\b",
+        when=lambda hit: hit.spot.raised and _DEEP.search(hit.frames[-700:]) is not None,
+        fixes=_no_deep_gemm,
+    ),
+    rule(
+        "kernel-crash-arch",
+        "not supported on .target",
+        84,
+        pattern=r"Feature '(?P<feature>[^']+)' not supported on \.target '(?P<target>[^']+)'",
+        fixes=_marlin,
+        explain=lambda hit: f"The kernel uses {hit.match['feature']}, which {hit.match['target']} does not have.",
+    ),
+    rule("kernel-crash-arch", "an illegal instruction was encountered", 80, fixes=_marlin),
+    rule("kernel-crash-arch", "Error Internal", 72, pattern=r"(?:RuntimeError: )?Error Internal\s*$", fixes=_marlin),
+    rule("kernel-crash-arch", "only support", 70, pattern=r"only supports? (?:sm|SM)_?\d+", fixes=_marlin),
+    rule(
+        "kernel-crash-arch",
+        "gemm",
+        70,
+        pattern=r"(?i)(?:failed to (?:run|initialize)|error (?:in|running)).{0,40}(?:cutlass|fp4|gemm)|\[FP4 gemm Runner\]|fp4 gemm runner",
+        fixes=_marlin,
+    ),
+    rule("kernel-crash-arch", "rch conditional MMA", 70, fixes=_marlin),
+    rule("kernel-crash-arch", "Ptx assembly aborted", 40, fixes=_marlin),
+    rule("kernel-crash-arch", "Internal Triton PTX codegen error", 38, fixes=_marlin),
+    rule(
+        "ptxas-arch-unsupported",
+        "is not defined for option 'gpu-name'",
+        88,
+        fixes=lambda hit: (
+            set_env("Point Triton at the ptxas of a newer CUDA.", TRITON_PTXAS_PATH="/usr/local/cuda/bin/ptxas"),
+            say("Or take a build or image made with a newer CUDA."),
+        ),
+    ),
+    rule(
+        "ptxas-arch-unsupported",
+        "ptxas",
+        70,
+        pattern=r"ptxas.*(?:Unsupported|unknown|not (?:recognized|supported)).*(?:sm_|arch)",
+        fixes=lambda hit: (
+            set_env("Point Triton at the ptxas of a newer CUDA.", TRITON_PTXAS_PATH="/usr/local/cuda/bin/ptxas"),
+        ),
+    ),
+)
+
+
+def _next_line(hit: Hit) -> Hit:
+    """The hit moved to the `Value error, …` line of the same report, which names the value."""
+    for line in hit.context.lines:
+        if hit.line.number < line.number <= hit.line.number + 6:
+            match = re.search(r"unknown quantization name '(?P<name>[^']*)'", line.message)
+            if match:
+                return Hit(hit.rule, match, type(hit.spot)(line, hit.spot.trace), hit.context)
+    return hit
