@@ -81,11 +81,13 @@ def needles(seed: int, tokens: int, *, characters_per_token: float, repeats: int
 
 
 _FACTS = (
-    ("my locker code is {n}", "What is my locker code? Reply only with the number.", (1000, 9999)),
-    ("my bus leaves from platform {n}", "Which platform does my bus leave from? Reply only with the number.", (2, 60)),
-    ("my room has the number {n}", "What is the number of my room? Reply only with the number.", (100, 999)),
-    ("my parcel has the number {n}", "What is the number of my parcel? Reply only with the number.", (10_000, 99_999)),
+    ("the locker code of {who} is {n}", "What is the locker code of {who}?", (1000, 9999)),
+    ("the bus of {who} leaves from platform {n}", "Which platform does the bus of {who} leave from?", (2, 60)),
+    ("the room of {who} has the number {n}", "What is the number of the room of {who}?", (100, 999)),
+    ("the parcel of {who} has the number {n}", "What is the number of the parcel of {who}?", (10_000, 99_999)),
 )
+_FIRST = ("Mara", "Tom", "Aisha", "Luis", "Ingrid", "Kofi", "Yuki", "Priya", "Noah", "Elena", "Omar", "Sofia")
+_LAST = ("Berg", "Costa", "Dubois", "Egger", "Haddad", "Ito", "Jensen", "Kovac", "Lindt", "Moreau", "Novak", "Orsi")
 _CHATTER = (
     "Name one fruit that is yellow.",
     "Say good morning in French.",
@@ -99,13 +101,17 @@ def recall(random_: random.Random, level: int, number: int) -> Item:
     """A fact in turn one, something else in turn two, the fact asked in turn three; the level adds more facts."""
     facts = random_.sample(_FACTS, min(level, len(_FACTS)))
     values = [random_.randint(*limits) for _, _, limits in facts]
-    told = " and ".join(text.format(n=n) for (text, _, _), n in zip(facts, values, strict=True))
+    who = f"{_FIRST[number % len(_FIRST)]} {_LAST[(number // len(_FIRST) + 5 * number) % len(_LAST)]}"
+    told = " and ".join(text.format(n=n, who=who) for (text, _, _), n in zip(facts, values, strict=True))
     asked = random_.randrange(len(facts))
     return Item(
         id=f"recall-{level}-{number}",
         task="three-turn recall",
         messages=(user(f"Please remember that {told}. Reply with 'OK'."),),
-        follow_ups=(random_.choice(_CHATTER), facts[asked][1]),
+        follow_ups=(
+            random_.choice(_CHATTER),
+            facts[asked][1].format(who=who) + " Reply only with the number.",
+        ),
         check={"type": "regex", "pattern": rf"(?<!\d){values[asked]}(?!\d)"},
         max_tokens=40,
         facts={"level": level},

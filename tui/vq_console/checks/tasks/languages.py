@@ -58,7 +58,7 @@ def language_item(random_: random.Random, level: int, number: int) -> Item:
                 day = day.replace(day=min(day.day, 24))
                 fields["d"] = day.day
             text, want = _DATE[language].format(n=step, **fields), day + datetime.timedelta(days=step)
-        check = {"type": "regex", "pattern": rf"(?<!\d){want.isoformat()}(?!\d)"}
+        check: dict[str, object] = {"type": "regex", "pattern": rf"(?<!\d){want.isoformat()}(?!\d)"}
     else:
         top = 10 ** (1 + (level + 1) // 2)
         a, b = random_.randint(2, top), random_.randint(2, top)
