@@ -11,7 +11,7 @@ from vq_console.core.errors import MissingError
 from vq_console.core.text import redact, seconds_text, strip_control
 from vq_console.serving.control import reread, wait_ready
 from vq_console.serving.model import LIVE, ServerRecord, ServerState
-from vq_console.serving.view import log_phase, read_log
+from vq_console.serving.view import read_log
 
 
 def follow_start(name: str) -> ServerRecord:
@@ -23,7 +23,8 @@ def follow_start(name: str) -> ServerRecord:
         nonlocal phase, since, looked, from_log
         now = time.monotonic()
         if record.state is ServerState.STARTING and now - looked >= 0.5:
-            looked, from_log = now, log_phase(record)
+            seen = read_log(record)
+            looked, from_log = now, seen.phase if seen else ""
         present = record.phase or record.state.value
         if record.state is ServerState.STARTING and record.phase == "loading" and from_log:
             present = from_log

@@ -18,6 +18,8 @@ QUEUE_MS = 500.0
 IDLE_UTIL_PCT = 40
 BUSY_REQUESTS = 4
 POOR_ACCEPTANCE_PCT = 30.0
+SLOWED = frozenset({"hardware slowdown", "software thermal limit", "hardware thermal limit", "power brake"})
+"""Reasons of `Gpu.throttle` that mean trouble; a power cap under full load is how these cards run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ def _throttled(values: Values, gpus: Sequence[Gpu]) -> Advice | None:
     if not _above(values, "running", 0):
         return None
     for gpu in gpus:
-        reasons = [reason for reason in gpu.throttle if "idle" not in reason.lower()]
+        reasons = [reason for reason in gpu.throttle if reason in SLOWED]
         if reasons:
             return Advice(
                 "throttling",

@@ -7,17 +7,29 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vq_console.core.text import redact, strip_control
 from vq_console.logs.follow import LogFollower
-from vq_console.logs.model import Diagnosis, Explanation
+from vq_console.logs.model import Diagnosis, Phase
 from vq_console.logs.reader import FactReader
 from vq_console.serving.keeping import procfs
 from vq_console.serving.model import LIVE, ServerRecord, ServerState
 
 _MOST_READERS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """What a log says now. `phase` is where the start-up is; `engine_lost` that the engine ended by itself."""
+
+    diagnosis: Diagnosis
+    facts: Mapping[str, Any]
+    phases: tuple[Phase, ...]
+    phase: str
+    engine_lost: bool
 
 
 @dataclass(slots=True)
@@ -26,15 +38,15 @@ class _Reading:
 
     follower: LogFollower
     reader: FactReader = field(default_factory=FactReader)
-    seen: tuple[int, int] = (-1, -1)
-    explanation: Explanation | None = None
+    seen: tuple[int, int, bool] = (-1, -1, False)
+    view: LogView | None = None
 
 
 _readings: dict[str, _Reading] = {}
 _lock = threading.Lock()
 
 
-def read_log(record: ServerRecord) -> Explanation | None:
+def read_log(record: ServerRecord) -> LogView | None:
     """Facts, phases and diagnosis of the server's log, reading only what is new; None where there is no log."""
     if not record.log:
         return None
@@ -42,17 +54,27 @@ def read_log(record: ServerRecord) -> Explanation | None:
         status = os.stat(record.log)
     except OSError:
         return None
+    live = record.state in LIVE
+    seen = (status.st_size, status.st_mtime_ns, live)
     with _lock:
         reading = _readings.get(record.log)
         if reading is None:
             if len(_readings) >= _MOST_READERS:
                 _readings.pop(next(iter(_readings))).follower.close()
             reading = _readings[record.log] = _Reading(LogFollower(record.log))
-        if reading.explanation is None or reading.seen != (status.st_size, status.st_mtime_ns):
+        if reading.view is None or reading.seen != seen:
             _catch_up(reading)
-            reading.seen = (status.st_size, status.st_mtime_ns)
-            reading.explanation = reading.reader.explanation()
-        return reading.explanation
+            reading.seen = seen
+            reader = reading.reader
+            reading.view = LogView(
+                # Silence at the end of a log means something only once nothing more can come.
+                diagnosis=reader.diagnosis if live else reader.explanation().diagnosis,
+                facts=reader.facts,
+                phases=reader.phases,
+                phase=reader.phase,
+                engine_lost=bool(reader.run.sheet.values.get("engine_lost")),
+            )
+        return reading.view
 
 
 def _catch_up(reading: _Reading) -> None:
@@ -62,15 +84,6 @@ def _catch_up(reading: _Reading) -> None:
             restarts = reading.follower.restarts
             reading.reader = FactReader()
         reading.reader.feed(lines)
-
-
-def log_phase(record: ServerRecord) -> str:
-    """Where the log says the start-up is, empty where it says nothing."""
-    if read_log(record) is None or record.log is None:
-        return ""
-    with _lock:
-        reading = _readings.get(record.log)
-        return reading.reader.phase if reading is not None else ""
 
 
 def tail_of(record: ServerRecord, lines: int = 40) -> str:
@@ -85,15 +98,15 @@ def tail_of(record: ServerRecord, lines: int = 40) -> str:
         return ""
 
 
-def judge(record: ServerRecord, diagnosis: Diagnosis | None) -> ServerRecord:
+def judge(record: ServerRecord, seen: LogView | None) -> ServerRecord:
     """Settle how a server ended, from exit, log and what was asked. Pure.
 
     An engine that dies can leave exit code 0, so 0 (or a TERM from outside) is only believed when the log knows no
     failure either: then somebody else stopped it in order.
     """
-    if record.state is not ServerState.FAILED or record.ready_at is None or diagnosis is None:
+    if record.state is not ServerState.FAILED or record.ready_at is None or seen is None or seen.engine_lost:
         return record
-    if record.exit_code in (0, -15) and diagnosis.severity in ("ok", "warning"):
+    if record.exit_code in (0, -15) and seen.diagnosis.severity in ("ok", "warning"):
         return replace(record, state=ServerState.STOPPED, reason="stopped from outside the console")
     return record
 
@@ -101,7 +114,7 @@ def judge(record: ServerRecord, diagnosis: Diagnosis | None) -> ServerRecord:
 def server_json(record: ServerRecord) -> dict[str, Any]:
     """One entry of `servers[]`. Absent is None; `facts` and `diagnosis` come from the log."""
     seen = read_log(record)
-    record = judge(record, seen.diagnosis if seen else None)
+    record = judge(record, seen)
     return {
         "name": record.name,
         "state": record.state.value,

@@ -88,6 +88,7 @@ class Life:
         self._due: dict[str, float] = {}
         self._since = 0.0
         self._cpu: tuple[float, float] | None = None
+        self._cpu_used: float | None = None
         self._wake_read, self._wake_write = os.pipe()
 
     # The loop.
@@ -333,7 +334,7 @@ class Life:
         self.vitals.step_running(now)
         if self.vitals.trouble:
             self._set("unresponsive", reason=self.vitals.trouble)
-            if self._every("cpu", 2.0, now):
+            if self._every("cpu", self.every["health_s"], now):
                 self._set(cpu_pct=self._cpu_pct(now))
         else:
             self._set("ready", reason="", cpu_pct=None)
@@ -346,13 +347,14 @@ class Life:
             files.append_line(f"{self.folder}/metrics.jsonl", {**row, **({"gpus": self.gpus} if self.gpus else {})})
 
     def _cpu_pct(self, now: float) -> float | None:
-        """CPU use of the group since this was last asked, in percent of one core."""
+        """CPU use of the group over the last half second or more, in percent of one core; None at first."""
         assert self.group is not None
-        used = procfs.cpu_seconds(self.group.scan(self._helper_pids()).values())
-        before, self._cpu = self._cpu, (now, used)
-        if before is None or now - before[0] < 0.5:
-            return None
-        return round(max(0.0, used - before[1]) / (now - before[0]) * 100, 1)
+        if self._cpu is None or now - self._cpu[0] >= 0.5:
+            used = procfs.cpu_seconds(self.group.scan(self._helper_pids()).values())
+            if self._cpu is not None:
+                self._cpu_used = round(max(0.0, used - self._cpu[1]) / (now - self._cpu[0]) * 100, 1)
+            self._cpu = (now, used)
+        return self._cpu_used
 
     def _sample_gpus(self, now: float, every_s: float) -> None:
         if self.helper is not None:
