@@ -54,7 +54,7 @@ def _data() -> dict[str, Any]:
     return value
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def _catalogue(version: str) -> Catalogue:
     from vq_console.engines.catalogue import catalogue_from_json
 
