@@ -6,11 +6,12 @@ Owns reading in blocks with bounded memory. Decides nothing itself.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, BinaryIO
 
 from vq_console.core.errors import MissingError
-from vq_console.logs.model import Explanation
+from vq_console.core.text import redact, strip_control
+from vq_console.logs.model import AskedVsRuns, Explanation
 from vq_console.logs.reader import FactReader
 
 _BLOCK = 1 << 20
@@ -72,3 +73,35 @@ def whole_lines(stream: BinaryIO) -> Iterator[list[str]]:
         size = len(rest)
     if parts:
         yield b"".join(parts).decode("utf-8", "replace").split("\n")
+
+
+def explanation_json(explanation: Explanation, rows: Sequence[AskedVsRuns] = ()) -> dict[str, Any]:
+    """The contract of `explain --json`, without `schema`; texts carry no control characters and no secrets."""
+    diagnosis = explanation.diagnosis
+    return {
+        "diagnosis": diagnosis.slug,
+        "title": diagnosis.title,
+        "severity": diagnosis.severity,
+        "root_line": diagnosis.root_line,
+        "process": diagnosis.process,
+        "evidence": redact(strip_control(diagnosis.evidence)),
+        "explanation": diagnosis.explanation,
+        "fixes": [
+            {"text": fix.text, "patch": fix.patch.to_json() if fix.patch is not None else None}
+            for fix in diagnosis.fixes
+        ],
+        "facts": dict(explanation.facts),
+        "phases": [{"name": phase.name, "seconds": phase.seconds} for phase in explanation.phases],
+        "asked_vs_runs": [
+            {
+                "kind": row.kind,
+                "expected": row.expected,
+                "selected": row.selected,
+                "grade": row.grade,
+                "alarm": row.alarm,
+                "detail": row.detail,
+            }
+            for row in rows
+        ],
+        "lines": explanation.lines,
+    }

@@ -161,7 +161,11 @@ def _known_defects(context: Context, bad: bool) -> Iterator[Finding]:
         )
     online = method in ("fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "online")
     unknown_release = context.version is None and bad
-    if online and (context.older_than(0, 21) or unknown_release) and re.search(r"(?i)qwen-?(?:1\.5|2|2\.5)(?![\d.]*b?-?next)", model):
+    if (
+        online
+        and (context.older_than(0, 21) or unknown_release)
+        and re.search(r"(?i)qwen-?(?:1\.5|2|2\.5)(?![\d.]*b?-?next)", model)
+    ):
         if "fp8" not in model.lower():
             yield Finding(
                 "online-quant-bias-dropped",
