@@ -172,6 +172,7 @@ def run_quality_part(
         progress,
         baseline=_endpoint(third) if third else None,
         prompts=settings.prompts,
+        facts={arm.side: arm.facts for arm in (a, b, *((third,) if third else ()))},
     )
     return result.to_json(), list(result.validity)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import ClassVar
 
 from textual.app import App, SystemCommand
@@ -58,6 +59,10 @@ class VqConsole(App[int]):
         self.settings = settings if settings is not None else load_settings()
         self.selected_server: str | None = None
         self.log_path: str | None = None
+        self.compare_arm: str | None = None
+        """An arm that another screen wants compared, e.g. `server:fp8`."""
+        self.open_run: Path | None = None
+        """A run folder that another screen wants shown."""
 
     def on_mount(self) -> None:
         if self.settings.theme in self.available_themes:

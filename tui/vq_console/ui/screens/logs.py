@@ -1,0 +1,296 @@
+"""Logs: follow, search, filter, jump to what matters, and the explanation beside the root line."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import ClassVar
+
+from rich.text import Text
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, VerticalScroll
+from textual.widgets import Input, Static
+
+from vq_console.core.text import seconds_text, strip_control
+from vq_console.logs.model import Explanation
+from vq_console.ui.hub import Snapshot
+from vq_console.ui.logbuffer import LEVELS, LogBuffer
+from vq_console.ui.screens.base import ConsoleScreen
+from vq_console.ui.widgets.dialogs import Choose
+from vq_console.ui.widgets.logview import LogView
+
+
+class LogsScreen(ConsoleScreen):
+    """One log at a time, of a server or any file."""
+
+    MODE = "logs"
+    PUMP_HZ = 15.0
+    HELP_TEXT = (
+        "The log of a server, or of any vLLM anywhere: o opens a file. The explanation on the right names the root cause,\n"
+        "its line and what to do; g jumps there. / searches (regular expression), n and N move between matches.\n"
+        "v and m narrow by level and process. End follows what is written."
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "search", "Search", key_display="/"),
+        Binding("n", "match(1)", "Next", show=False),
+        Binding("N", "match(-1)", "Previous", show=False),
+        Binding("g", "root", "Root cause"),
+        Binding("e", "jump('trouble')", "Next error"),
+        Binding("K", "jump('kernel')", "Kernel", key_display="K"),
+        Binding("R", "jump('ready')", "Ready", show=False, key_display="R"),
+        Binding("v", "level", "Level"),
+        Binding("m", "process", "Process"),
+        Binding("f", "follow", "Follow"),
+        Binding("x", "explain", "Explain"),
+        Binding("o", "open", "Open"),
+        Binding("y", "copy", "Copy", show=False),
+        Binding("escape", "leave", "Leave search", show=False),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._path: str | None = None
+        self._explanation: Explanation | None = None
+        self._explained_size = -1
+
+    def compose_body(self) -> ComposeResult:
+        yield Static(id="log-head")
+        with Horizontal(id="log-body"):
+            yield LogView()
+            with VerticalScroll(id="explanation"):
+                yield Static(id="explanation-text")
+        yield Input(placeholder="search: regular expression, Enter finds, Esc leaves", id="log-search", compact=True)
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.query_one("#log-search").display = False
+        self.query_one("#explanation").border_title = "explanation"
+        self.query_one(LogView).focus()
+
+    def on_screen_resume(self) -> None:
+        super().on_screen_resume()
+        wanted = self.console_app.log_path or self._default_path()
+        if wanted and wanted != self._path:
+            self.open_log(wanted)
+        self._draw_head()
+
+    def _default_path(self) -> str | None:
+        servers = self.console_app.hub.snapshot.servers
+        chosen = [s for s in servers if s.record.name == self.console_app.selected_server] or list(servers)
+        return chosen[0].record.log if chosen else None
+
+    def open_log(self, path: str) -> None:
+        """Show a file from its end; a file that cannot be read is said and nothing changes."""
+        try:
+            buffer = LogBuffer(path)
+        except OSError as error:
+            self.notify(f"{path}: {error.strerror or error}", severity="error")
+            return
+        view = self.query_one(LogView)
+        if view.buffer is not None:
+            view.buffer.close()
+        self._path = self.console_app.log_path = path
+        self._explanation, self._explained_size = None, -1
+        view.open(buffer)
+        self._count(buffer)
+        self._explain(path)
+
+    @work(thread=True, group="count", exit_on_error=False)
+    def _count(self, buffer: LogBuffer) -> None:
+        if buffer.first_number is None:
+            first = buffer.count_before()
+            if buffer.first_number is None:
+                buffer.first_number = first
+
+    @work(group="explain", exclusive=True, exit_on_error=False)
+    async def _explain(self, path: str) -> None:
+        from vq_console.logs.explain import explain_path
+
+        try:
+            explanation = await asyncio.to_thread(explain_path, path)
+            self._explained_size = Path(path).stat().st_size
+        except OSError as error:
+            self.query_one("#explanation-text", Static).update(Text(str(error)))
+            return
+        if path == self._path:
+            self._explanation = explanation
+            self.query_one("#explanation-text", Static).update(explanation_text(explanation))
+
+    def pump(self) -> None:
+        super().pump()
+        view = self.query_one(LogView)
+        if view.buffer is None:
+            if self._path is None and (path := self._default_path()):
+                self.open_log(path)
+            return
+        if view.buffer.poll():
+            view.changed()
+            self._draw_head()
+
+    def show_snapshot(self, snapshot: Snapshot) -> None:
+        """A server whose log has grown a lot is explained again."""
+        if self._path is not None and self._explained_size >= 0:
+            try:
+                size = Path(self._path).stat().st_size
+            except OSError:
+                return
+            if size != self._explained_size:
+                self._explained_size = size
+                self._explain(self._path)
+
+    def _draw_head(self) -> None:
+        view = self.query_one(LogView)
+        text = Text(no_wrap=True)
+        if view.buffer is None:
+            text.append("No log yet. o opens a file; a launched server shows its own here.", style="dim")
+        else:
+            server = next((s for s in self.console_app.hub.snapshot.servers if s.record.log == self._path), None)
+            text.append(f"{server.record.name} ({server.record.state.value})  " if server else "", style="bold")
+            text.append(str(self._path), style="dim")
+            text.append(f"  {len(view.buffer.shown):,} lines")
+            if view.buffer.level or view.buffer.process:
+                text.append(f"  only {view.buffer.level or 'all levels'}, {view.buffer.process or 'all processes'}", style="bold")
+            if view.buffer.pattern is not None:
+                text.append(f"  {len(view.buffer.matches):,} matches of {view.buffer.pattern.pattern!r}", style="bold")
+            text.append("  following" if view.following else "  paused (f follows)", style="green" if view.following else "yellow")
+        self.query_one("#log-head", Static).update(text)
+
+    @on(LogView.Moved)
+    def _moved(self) -> None:
+        self._draw_head()
+
+    # Actions
+
+    def action_search(self) -> None:
+        field = self.query_one("#log-search", Input)
+        field.display = True
+        field.focus()
+
+    def action_leave(self) -> None:
+        self.query_one("#log-search").display = False
+        self.query_one(LogView).focus()
+
+    @on(Input.Submitted, "#log-search")
+    def _searched(self, event: Input.Submitted) -> None:
+        view = self.query_one(LogView)
+        if view.buffer is None:
+            return
+        problem = view.buffer.search(event.value)
+        if problem:
+            self.notify(problem, severity="warning")
+        self.action_leave()
+        view.refresh()
+        if event.value and not view.buffer.matches:
+            self.notify(f"no line matches {event.value!r}")
+        self.action_match(-1)
+        self._draw_head()
+
+    def action_match(self, step: int) -> None:
+        view = self.query_one(LogView)
+        if view.buffer is not None and view.position is not None:
+            view.go(view.buffer.next_match(view.position, step))
+
+    def action_jump(self, kind: str) -> None:
+        view = self.query_one(LogView)
+        if view.buffer is None:
+            return
+        after = view.position if view.position is not None and not view.following else -1
+        found = view.buffer.find(kind, after)
+        if found is None:
+            words = {"kernel": "kernel line", "ready": "ready line", "trouble": "error line"}[kind]
+            self.notify(f"no {words} in the part of the log that is loaded")
+        elif not view.go(found):
+            self.notify("that line is hidden by the filter", severity="warning")
+
+    def action_root(self) -> None:
+        """Jump to the root line of the explanation."""
+        view = self.query_one(LogView)
+        line = self._explanation.diagnosis.root_line if self._explanation else 0
+        if not line or view.buffer is None:
+            self.notify("The explanation names no root line.")
+            return
+        while (position := view.buffer.position_of(line)) is None and view.buffer.load_earlier():
+            pass
+        view.changed()
+        view.go(position)
+
+    def action_level(self) -> None:
+        """Cycle the lowest level that is shown."""
+        view = self.query_one(LogView)
+        if view.buffer is not None:
+            steps = (None, *LEVELS[1:])
+            level = steps[(steps.index(view.buffer.level) + 1) % len(steps)]
+            view.buffer.filter(level=level, process=view.buffer.process)
+            view.changed()
+            self._draw_head()
+
+    def action_process(self) -> None:
+        """Cycle the process that is shown."""
+        view = self.query_one(LogView)
+        if view.buffer is not None:
+            steps = (None, *view.buffer.processes)
+            at = steps.index(view.buffer.process) if view.buffer.process in steps else 0
+            view.buffer.filter(level=view.buffer.level, process=steps[(at + 1) % len(steps)])
+            view.changed()
+            self._draw_head()
+
+    def action_follow(self) -> None:
+        view = self.query_one(LogView)
+        view.following = not view.following
+        view.changed()
+        self._draw_head()
+
+    def action_explain(self) -> None:
+        """Show or hide the explanation."""
+        pane = self.query_one("#explanation")
+        pane.display = not pane.display
+
+    def action_copy(self) -> None:
+        """Copy the line under the cursor."""
+        view = self.query_one(LogView)
+        if view.buffer is not None and view.position is not None:
+            self.app.copy_to_clipboard(view.buffer.entries[view.position].text)
+            self.notify("line copied")
+
+    @work(exit_on_error=False)
+    async def action_open(self) -> None:
+        """Choose the log of a server, or type a path."""
+        servers = self.console_app.hub.snapshot.servers
+        options = [(str(s.record.log), f"{s.record.name} ({s.record.state.value})") for s in servers if s.record.log]
+        path = await self.app.push_screen_wait(Choose("Open which log?", options, free=True))
+        if path:
+            self.open_log(str(Path(path).expanduser()))
+
+
+def explanation_text(explanation: Explanation) -> Text:
+    """Diagnosis, evidence, fixes, facts and timeline for the pane."""
+    diagnosis = explanation.diagnosis
+    style = {"error": "bold red", "unknown": "bold red", "warning": "bold yellow"}.get(diagnosis.severity, "bold green")
+    text = Text()
+    text.append(f"{diagnosis.title}\n", style=style)
+    text.append(f"{diagnosis.slug}\n\n", style="dim")
+    text.append(f"{diagnosis.explanation}\n")
+    if diagnosis.root_line:
+        text.append(f"\nline {diagnosis.root_line}" + (f", {diagnosis.process}" if diagnosis.process else "") + "  [g]\n", style="bold")
+        text.append(f"{strip_control(diagnosis.evidence)[:600]}\n", style="dim")
+    if diagnosis.severity in {"error", "warning", "unknown"}:
+        for fix in diagnosis.fixes:
+            text.append(f"\n→ {fix.text}" + ("  (has a patch: p on Servers)" if fix.patch else ""))
+        text.append("\n")
+    facts = explanation.facts
+    text.append("\nfacts\n", style="bold")
+    for kernel in facts.get("kernels") or ():
+        text.append(f"{kernel.get('module')}: {kernel.get('kernel')}\n")
+    if not facts.get("kernels"):
+        text.append("kernel line not found\n")
+    for key in ("vllm_version", "quantization", "attention_backend", "moe_backend", "kv_cache_dtype", "kv_cache_tokens", "model_load_gib"):
+        if facts.get(key) is not None:
+            text.append(f"{key.replace('_', ' ')}: {facts[key]}\n")
+    if explanation.phases:
+        text.append("\nstart-up\n", style="bold")
+        longest = max(phase.seconds for phase in explanation.phases)
+        for phase in explanation.phases:
+            text.append(f"{phase.name:16} {seconds_text(phase.seconds):>6}\n", style="bold" if phase.seconds == longest else "")
+    return text

@@ -1,0 +1,156 @@
+"""A view of a log buffer that draws only the lines on screen. Log text is data: never markup, never control codes."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from vq_console.ui.logbuffer import LogBuffer
+
+MARKS = {"ERROR": "E", "CRITICAL": "E", "WARNING": "W", "INFO": " ", "DEBUG": "d"}
+WIDEST = 2_000
+
+
+class LogView(ScrollView, can_focus=True):
+    """Lines of a buffer with a cursor; follows the end while `following`."""
+
+    DEFAULT_CSS = """
+    LogView { background: $surface; scrollbar-gutter: stable; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", "Up", show=False),
+        Binding("down,j", "move(1)", "Down", show=False),
+        Binding("pageup", "page(-1)", "Page up", show=False),
+        Binding("pagedown,space", "page(1)", "Page down", show=False),
+        Binding("home,<", "edge(False)", "Begin", show=False),
+        Binding("end,>", "edge(True)", "End", show=False),
+    ]
+
+    class Moved(Message):
+        """The cursor is on another line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffer: LogBuffer | None = None
+        self.row = 0
+        """Cursor, as an index into the buffer's shown lines."""
+        self.following = True
+
+    def open(self, buffer: LogBuffer | None) -> None:
+        """Show another buffer from its end."""
+        self.buffer = buffer
+        self.following = True
+        self.changed()
+
+    def changed(self) -> None:
+        """The buffer grew, shrank or is filtered differently."""
+        count = len(self.buffer.shown) if self.buffer else 0
+        self.virtual_size = Size(WIDEST, count)
+        if self.following:
+            self.row = max(count - 1, 0)
+            self.scroll_to(y=max(count - self.size.height, 0), animate=False)
+        else:
+            self.row = min(self.row, max(count - 1, 0))
+        self.refresh()
+
+    @property
+    def position(self) -> int | None:
+        """The cursor's position in `buffer.entries`."""
+        if self.buffer is None or not self.buffer.shown:
+            return None
+        return self.buffer.shown[min(self.row, len(self.buffer.shown) - 1)]
+
+    def go(self, position: int | None) -> bool:
+        """Put the cursor on an entry and show it in the middle; False when the filters hide it."""
+        if position is None or self.buffer is None:
+            return False
+        try:
+            row = self.buffer.shown.index(position)
+        except ValueError:
+            return False
+        self.following = False
+        self.row = row
+        self.scroll_to(y=max(row - self.size.height // 2, 0), x=0, animate=False)
+        self.refresh()
+        self.post_message(self.Moved())
+        return True
+
+    def action_move(self, step: int) -> None:
+        self._set_row(self.row + step)
+
+    def action_page(self, step: int) -> None:
+        self._set_row(self.row + step * max(self.size.height - 1, 1))
+
+    def action_edge(self, end: bool) -> None:
+        self.following = end
+        self._set_row(10**9 if end else 0, keep=end)
+
+    def _set_row(self, row: int, *, keep: bool = False) -> None:
+        count = len(self.buffer.shown) if self.buffer else 0
+        if not count:
+            return
+        if row < 0 and self.buffer is not None and self.buffer.load_earlier():
+            row += len(self.buffer.shown) - count
+            count = len(self.buffer.shown)
+            self.virtual_size = Size(WIDEST, count)
+        self.row = min(max(row, 0), count - 1)
+        self.following = keep or self.row == count - 1
+        top = self.scroll_offset.y
+        if self.row < top:
+            self.scroll_to(y=self.row, animate=False)
+        elif self.row >= top + self.size.height:
+            self.scroll_to(y=self.row - self.size.height + 1, animate=False)
+        self.refresh()
+        self.post_message(self.Moved())
+
+    def render_line(self, y: int) -> Strip:
+        scroll_x, scroll_y = self.scroll_offset
+        row, width = scroll_y + y, self.size.width
+        base = self.rich_style
+        if self.buffer is None or row >= len(self.buffer.shown):
+            return Strip.blank(width, base)
+        position = self.buffer.shown[row]
+        entry = self.buffer.entries[position]
+        number = self.buffer.number(position)
+        style = base
+        if entry.level in {"ERROR", "CRITICAL"}:
+            style = base + Style(color="red")
+        elif entry.level == "WARNING":
+            style = base + Style(color="yellow")
+        elif entry.level == "DEBUG":
+            style = base + Style(dim=True)
+        if row == self.row:
+            style = style + Style(reverse=True)
+        dim = base + Style(dim=True)
+        name = (entry.process or "")[:12]
+        gutter = [
+            Segment(f"{number if number is not None else '…':>7} ", dim),
+            Segment(f"{name:12} " if width >= 90 else "", dim),
+            Segment(f"{MARKS.get(entry.level or '', ' ')} ", style),
+        ]
+        used = sum(segment.cell_length for segment in gutter)
+        body = Strip(self._body(entry.text, style)).crop(scroll_x, scroll_x + max(width - used, 0))
+        return Strip([*gutter, *body]).adjust_cell_length(width, base)
+
+    def _body(self, text: str, style: Style) -> list[Segment]:
+        text = text.expandtabs(4)[:WIDEST]
+        pattern = self.buffer.pattern if self.buffer else None
+        if pattern is None:
+            return [Segment(text, style)]
+        segments: list[Segment] = []
+        last = 0
+        for match in pattern.finditer(text):
+            if match.start() > last:
+                segments.append(Segment(text[last : match.start()], style))
+            if match.end() > match.start():
+                segments.append(Segment(match.group(), style + Style(bold=True, reverse=True)))
+            last = max(last, match.end())
+        segments.append(Segment(text[last:], style))
+        return segments
