@@ -91,5 +91,8 @@ def presume(model: str) -> Presumed:
         if re.search(expression, lowered):
             facts.update(marks)
             sources.append("the name's suffix")
+            if marks.get("quant_method") == "fp8" and model.lower().startswith("qwen/"):
+                # Qwen's own FP8 releases are fine-grained, in blocks of 128 (their model cards).
+                facts["weight_block_size"] = [128, 128]
             break
     return Presumed(facts, " and ".join(sources))
