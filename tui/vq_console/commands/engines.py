@@ -182,7 +182,7 @@ def _list_text(value: Any, reason: str | None) -> str:
                 form = f"{item['kind'] or '?'}{' …' if item.get('many') else ''}"
                 lines.append(f"--{name.replace('_', '-'):<45} {form:<8} {(item.get('help') or '')[:90]}".rstrip())
             elif isinstance(item, dict):
-                lines += [f"{name}.{key}: {_words(part)}" for key, part in item.items()]
+                lines += [f"{name}.{key}: {_words(part)}" for key, part in item.items() if part is not None]
             else:
                 lines.append(f"{name}: {_words(item)}")
         return "\n".join(lines)

@@ -18,7 +18,7 @@ from vq_console.engines.snapshot import snapshot
 
 __all__ = ["catalogue_from_json", "catalogue_json", "flag_json", "read_catalogue", "snapshot"]
 
-_REVISION = 1
+_REVISION = 2
 """Raised whenever the extractor would read the same source differently."""
 
 _WATCHED = ("_version.py", "engine/arg_utils.py", "config/cache.py", "envs.py")

@@ -17,6 +17,7 @@ from vq_console.engines.model import Catalogue, OnlineScheme
 
 QUANTIZATION = "model_executor/layers/quantization/__init__.py"
 ONLINE = "config/quantization.py"
+ONLINE_BASE = "model_executor/layers/quantization/online/base.py"
 KERNEL_CONFIG = "config/kernel.py"
 LINEAR = "model_executor/kernels/linear/__init__.py"
 PLATFORMS = ("cuda", "rocm", "xpu", "cpu", "tpu")
@@ -85,6 +86,7 @@ def _online_schemes(source: Source) -> dict[str, OnlineScheme]:
                 names[value_of.id] = str(word.value)
     if not isinstance(value, ast.Dict):
         raise MovedError(f"_ONLINE_SHORTHANDS in {ONLINE} is no dict")
+    methods = {kind: _online_methods(source, f"_ONLINE_{kind.upper()}_METHODS") for kind in ("linear", "moe")}
     schemes = {}
     for key, item in zip(value.keys, value.values, strict=True):
         if not (isinstance(key, ast.Constant) and isinstance(item, ast.Call)):
@@ -95,13 +97,43 @@ def _online_schemes(source: Source) -> dict[str, OnlineScheme]:
                 for side in layer.value.keywords:
                     symbol = ast.unparse(side.value)
                     parts[f"{layer.arg}_{side.arg}"] = names.get(symbol, symbol)
+                    if side.arg == "weight" and symbol in methods.get(str(layer.arg), {}):
+                        method, activation = methods[str(layer.arg)][symbol]
+                        parts[f"{layer.arg}_method"] = method
+                        if activation:
+                            own = " or ".join(names.get(name, name) for name in activation)
+                            parts.setdefault(f"{layer.arg}_activation", own)
         schemes[str(key.value)] = OnlineScheme(
             parts.get("linear_weight"),
             parts.get("linear_activation"),
             parts.get("moe_weight"),
             parts.get("moe_activation"),
+            parts.get("linear_method"),
+            parts.get("moe_method"),
         )
     return schemes
+
+
+def _online_methods(source: Source, table: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """By weight key symbol: the method class, and the activation key symbols that this class sets."""
+    try:
+        value = source.value(ONLINE_BASE, table)
+    except MovedError:
+        return {}
+    found: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for key, method in zip(value.keys, value.values, strict=True) if isinstance(value, ast.Dict) else ():
+        if isinstance(key, ast.Name) and isinstance(method, ast.Name):
+            symbols: list[str] = []
+            try:
+                _, statement = source.find(ONLINE_BASE, method.id)
+            except MovedError:
+                continue
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith("activation_quant_key"):
+                    symbols += [item.id for item in ast.walk(node.value) if isinstance(item, ast.Name)]
+            keys = (name for name in dict.fromkeys(symbols) if name[:1] == "k" and name[1:2].isupper())
+            found[key.id] = (method.id, tuple(keys))
+    return found
 
 
 def _kv_closed(source: Source) -> bool:

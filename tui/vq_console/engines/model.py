@@ -60,13 +60,19 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class OnlineScheme:
-    """What one online shorthand does to linear and to MoE layers: names of quantization keys, or None where that
-    kind of layer stays unquantized (weight) or the method's own choice holds (activation)."""
+    """What one online shorthand does to linear and to MoE layers.
+
+    Weights and activations are names of quantization keys (vLLM's own symbol where it has no such name); `a or b`
+    where vLLM decides by the GPU. A weight of None leaves that kind of layer unquantized; an activation of None is
+    16-bit or not written where it can be read. A method is vLLM's class, by which the log names the layer.
+    """
 
     linear_weight: str | None = None
     linear_activation: str | None = None
     moe_weight: str | None = None
     moe_activation: str | None = None
+    linear_method: str | None = None
+    moe_method: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
