@@ -78,7 +78,7 @@ def order_from_json(value: Mapping[str, Any]) -> BlockOrder:
     return BlockOrder(**fields)
 
 
-def can_do(capabilities: Capabilities) -> dict[str, bool]:
+def can_do(capabilities: Capabilities) -> dict[str, Any]:
     """The fields of an order that say what a server was seen to know."""
     return {
         "vllm": capabilities.vllm,

@@ -1,0 +1,215 @@
+"""Which block comes when, how long it takes, and whether that fits the budget. Pure.
+
+Pairs are randomised: a coin decides whether A or B goes first, another the order of the levels; both follow from the
+recorded seed and the pair's number, so a resumed run continues the same schedule.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vq_console.checks.latency_settings import LatencySettings
+
+ARMS = ("A", "B")
+_BLOCK_OVERHEAD_S = 0.4
+"""Idle check, counters before and after, warming of connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeTimes:
+    """What two tiny requests at concurrency 1 said of one arm: seconds to the first token of `prompt_tokens`, and per
+    token after it."""
+
+    ttft_s: float
+    tpot_s: float
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One concurrency and the shape of its blocks. `lifetime_s` is the longer of the arms' request lifetimes there."""
+
+    concurrency: int
+    lifetime_s: float
+    requests_per_stream: int | None = None
+    stagger_s: float = 0.0
+    ramp_s: float = 0.0
+    window_s: float | None = None
+
+    @property
+    def block_s(self) -> float:
+        """Expected length of one block."""
+        if self.requests_per_stream is not None:
+            return self.requests_per_stream * self.lifetime_s + _BLOCK_OVERHEAD_S
+        return self.ramp_s + (self.window_s or 0.0) + 0.2 * self.lifetime_s + _BLOCK_OVERHEAD_S
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "concurrency": self.concurrency,
+            "lifetime_s": self.lifetime_s,
+            "requests_per_stream": self.requests_per_stream,
+            "stagger_s": self.stagger_s,
+            "ramp_s": self.ramp_s,
+            "window_s": self.window_s,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyPlan:
+    """The design that was announced before the first measured block."""
+
+    prompt_tokens: int
+    output_tokens: int
+    levels: tuple[Level, ...]
+    budget_s: float
+    seed: int
+
+    @property
+    def pair_s(self) -> float:
+        """Expected seconds of one pair over all levels."""
+        return sum(2 * level.block_s for level in self.levels)
+
+    def pairs_in(self, seconds: float) -> int:
+        """Whole pairs that fit into so many seconds."""
+        return max(0, math.floor(seconds / self.pair_s)) if self.pair_s > 0 else 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens": self.output_tokens,
+            "levels": [level.to_json() for level in self.levels],
+            "budget_s": self.budget_s,
+            "pair_s": round(self.pair_s, 2),
+            "seed": self.seed,
+        }
+
+
+def plan_from_json(value: Mapping[str, Any]) -> LatencyPlan:
+    """The plan of a recorded run."""
+    return LatencyPlan(
+        prompt_tokens=int(value["prompt_tokens"]),
+        output_tokens=int(value["output_tokens"]),
+        levels=tuple(Level(**level) for level in value["levels"]),
+        budget_s=float(value["budget_s"]),
+        seed=int(value["seed"]),
+    )
+
+
+def expected_lifetime(probe: ProbeTimes, prompt: int, output: int, concurrency: int, *, cpu: bool) -> float:
+    """A first guess of a request's lifetime under load, before any block has shown it.
+
+    Prefill grows with the prompt; a decode step grows with the batch by about 1 % a request on a GPU, 8 % on a CPU.
+    """
+    growth = 1 + (0.08 if cpu else 0.01) * (concurrency - 1)
+    prefill = probe.ttft_s * max(0.3, prompt / probe.prompt_tokens) if probe.prompt_tokens else probe.ttft_s
+    return prefill * (1 if concurrency == 1 else 1.5) + output * probe.tpot_s * growth
+
+
+def shape_level(
+    settings: LatencySettings, concurrency: int, lifetime_s: float, *, lifetimes: float | None = None
+) -> Level:
+    """The blocks of one level: a few requests at concurrency 1, else ramp and steady window.
+
+    Streams start spread over one lifetime, so that they do not move in step; the window opens when half of the first
+    wave has ended (1.5 lifetimes) and covers at least two lifetimes.
+    """
+    if concurrency == 1:
+        return Level(1, lifetime_s, requests_per_stream=settings.single_requests)
+    wanted = max(2.0, lifetimes if lifetimes is not None else settings.window_lifetimes)
+    window = max(settings.window_min_s, wanted * lifetime_s)
+    return Level(concurrency, lifetime_s, stagger_s=lifetime_s, ramp_s=1.5 * lifetime_s, window_s=window)
+
+
+def candidate_levels(settings: LatencySettings, *, cpu: bool) -> tuple[tuple[int, ...], ...]:
+    """Level sets to try, most demanding first."""
+    if settings.levels is not None:
+        return (settings.levels,)
+    if settings.mode == "standard":
+        return ((1, 4, 8), (1, 4)) if cpu else ((1, 8, 32), (1, 16), (1, 8))
+    return ((1, 8), (1, 4)) if cpu else ((1, 16), (1, 8), (1, 4))
+
+
+def warmup_s(settings: LatencySettings, lifetimes: Sequence[float]) -> float:
+    """Seconds of all warm-up blocks of both arms: one lifetime for each block and level."""
+    return 2 * settings.warmup_blocks * sum(lifetime + _BLOCK_OVERHEAD_S for lifetime in lifetimes)
+
+
+def choose_plan(settings: LatencySettings, probes: Sequence[ProbeTimes], *, cpu: bool, left_s: float) -> LatencyPlan:
+    """The longest prompts and highest levels of which the least number of pairs fits into `left_s`.
+
+    Where nothing fits the shortest is taken; the caller then says that the budget ends the run early.
+    """
+    last: LatencyPlan | None = None
+    for prompt, output in settings.lengths:
+        for levels in candidate_levels(settings, cpu=cpu):
+            lifetimes = [
+                max(expected_lifetime(probe, prompt, output, level, cpu=cpu) for probe in probes) for level in levels
+            ]
+            for window in dict.fromkeys((settings.window_lifetimes, 2.0)):
+                shaped = tuple(
+                    shape_level(settings, level, lifetime, lifetimes=window)
+                    for level, lifetime in zip(levels, lifetimes, strict=True)
+                )
+                last = LatencyPlan(prompt, output, shaped, settings.budget_s, settings.seed)
+                if settings.pairs_min * last.pair_s + warmup_s(settings, lifetimes) <= left_s:
+                    return last
+    assert last is not None
+    return last
+
+
+def refine_plan(
+    settings: LatencySettings, plan: LatencyPlan, seen_lifetimes: Mapping[int, float], left_s: float
+) -> LatencyPlan:
+    """The plan with windows for the lifetimes that the warm-up showed, shortened to two where time is short."""
+    for window in dict.fromkeys((settings.window_lifetimes, 2.0)):
+        levels = tuple(
+            shape_level(
+                settings,
+                level.concurrency,
+                seen_lifetimes.get(level.concurrency, level.lifetime_s),
+                lifetimes=window,
+            )
+            for level in plan.levels
+        )
+        refined = LatencyPlan(plan.prompt_tokens, plan.output_tokens, levels, plan.budget_s, plan.seed)
+        if settings.pairs_min * refined.pair_s <= left_s:
+            break
+    return refined
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One block of the schedule. `place` is 0 for the first of its pair."""
+
+    pair: int
+    concurrency: int
+    arm: str
+    place: int
+    attempt: int = 0
+
+    @property
+    def block(self) -> str:
+        """The block's name in the records."""
+        again = f"r{self.attempt}" if self.attempt else ""
+        return f"p{self.pair:03d}-c{self.concurrency}-{self.arm}{again}"
+
+    @property
+    def prompt_key(self) -> str:
+        """Both halves of a pair share their prompts; a repeated pair gets new ones."""
+        return f"pair{self.pair}.{self.attempt}/c{self.concurrency}"
+
+
+def turns_of_pair(seed: int, pair: int, concurrencies: Sequence[int], *, attempt: int = 0) -> tuple[Turn, ...]:
+    """The blocks of one pair in order, by coins that follow from seed and number."""
+    coin = random.Random(f"{seed}/{pair}/{attempt}")
+    order = list(concurrencies)
+    coin.shuffle(order)
+    out = []
+    for concurrency in order:
+        arms = ARMS if coin.random() < 0.5 else ARMS[::-1]
+        out += [Turn(pair, concurrency, arm, place, attempt) for place, arm in enumerate(arms)]
+    return tuple(out)

@@ -1,0 +1,177 @@
+"""`vq-console check latency|quality ARM`: one server measured by itself."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vq_console.commands.common import Subparsers, add_command, emit, say, table
+from vq_console.core.errors import ExitCode
+
+if TYPE_CHECKING:
+    from vq_console.checks.endpoint import Endpoint
+
+
+def register(subparsers: Subparsers) -> None:
+    """Add `check latency` and `check quality`."""
+    parser = subparsers.add_parser(
+        "check", help="measure one server: latency or quality", description="Measure one server: latency or quality."
+    )
+    parser.set_defaults(handler=lambda _: _usage(parser))
+    kinds = parser.add_subparsers(dest="kind", metavar="KIND", title="checks")
+    latency = add_command(kinds, "latency", "time to first token, per token and throughput of one server", _latency)
+    quality = add_command(kinds, "quality", "health, tasks and consistency of one server", _quality)
+    for command in (latency, quality):
+        command.add_argument("arm", metavar="ARM", help="a profile, a running server, or a URL")
+        mode = command.add_mutually_exclusive_group()
+        mode.add_argument("--quick", dest="mode", action="store_const", const="quick", help="a few minutes (default)")
+        mode.add_argument("--standard", dest="mode", action="store_const", const="standard", help="the longer check")
+        command.add_argument("--minutes", type=float, metavar="M", help="time budget")
+        command.add_argument("--seed", type=int, default=0, help="of prompts and order (default 0)")
+        command.add_argument("--out", type=Path, metavar="DIR", help="where raw samples go (default: a new run folder)")
+        command.set_defaults(mode="quick")
+    latency.add_argument("--levels", metavar="C,C", help="concurrency levels of your own, such as 1,8,32")
+    latency.add_argument("--lengths", metavar="IN/OUT", help="prompt and output tokens of your own, such as 512/128")
+    latency.add_argument("--requests", metavar="F.jsonl", help="replay your own requests instead of made prompts")
+    latency.add_argument("--chat", action="store_true", help="use /v1/chat/completions")
+    quality.add_argument("--prompts", type=Path, metavar="F.jsonl", help="your own prompts")
+
+
+def _usage(parser: argparse.ArgumentParser) -> ExitCode:
+    parser.print_help()
+    return ExitCode.WRONG_USE
+
+
+class _Words:
+    """Progress as lines on standard error; Ctrl-C ends the check and keeps what it has."""
+
+    def __init__(self) -> None:
+        self._stop = False
+
+    def cancel(self, *_: object) -> None:
+        if self._stop:
+            raise KeyboardInterrupt
+        self._stop = True
+        say("ending after this block; what was measured is kept")
+
+    def event(
+        self,
+        stage: str,
+        message: str,
+        *,
+        arm: str | None = None,
+        done: int | None = None,
+        total: int | None = None,
+        eta_s: float | None = None,
+        interim: Mapping[str, Any] | None = None,
+    ) -> None:
+        from vq_console.core.text import seconds_text
+
+        left = f"  ({seconds_text(eta_s)} left)" if eta_s is not None else ""
+        say(f"{stage}: {message}{left}")
+
+    def cancelled(self) -> bool:
+        return self._stop
+
+
+def _run_folder(args: argparse.Namespace, endpoint: Endpoint) -> Path:
+    from vq_console.core.places import runs_dir
+
+    if args.out is not None:
+        return Path(args.out)
+    safe = "".join(letter if letter.isalnum() or letter in "-._" else "-" for letter in endpoint.label)[:60]
+    return runs_dir() / f"{time.strftime('%Y%m%d-%H%M%S')}-check-{safe}"
+
+
+def _watched(words: _Words) -> Any:
+    import contextlib
+    import signal
+
+    @contextlib.contextmanager
+    def inside() -> Any:
+        before = {number: signal.signal(number, words.cancel) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    return inside()
+
+
+def _latency(args: argparse.Namespace) -> ExitCode:
+    from dataclasses import replace
+
+    from vq_console.checks.latency import LatencySettings, check_latency
+    from vq_console.compare.arms import resolve_endpoint
+    from vq_console.core.errors import UsageError
+
+    endpoint = resolve_endpoint(args.arm)
+    settings = LatencySettings.of(args.mode, seed=args.seed, budget_s=args.minutes * 60 if args.minutes else None)
+    try:
+        if args.levels:
+            settings = settings.with_levels(*(int(level) for level in args.levels.split(",")))
+        if args.lengths:
+            into, _, out = args.lengths.partition("/")
+            settings = replace(settings, prompt_tokens=int(into), output_tokens=int(out))
+    except ValueError as error:
+        raise UsageError(f"--levels or --lengths: {error}", "Such as --levels 1,8,32 and --lengths 512/128.") from error
+    settings = replace(settings, chat=args.chat, requests_file=args.requests)
+    words = _Words()
+    folder = _run_folder(args, endpoint)
+    with _watched(words):
+        result = check_latency(endpoint, settings, folder, words)
+    value = {**result.to_json(), "folder": str(folder)}
+    if args.json:
+        emit("vq-console/check/1", value)
+    else:
+        _show(value)
+    return ExitCode.PARTIAL if words.cancelled() else ExitCode.DONE
+
+
+def _figure(metric: str, value: float | None) -> str:
+    if value is None:
+        return "—"
+    return f"{value:.1f} tok/s" if metric == "throughput" else f"{value * 1000:.1f} ms"
+
+
+def _show(value: Mapping[str, Any]) -> None:
+    summary = value["summary"]
+    quantiles = {(row["metric"], row["concurrency"]): row for row in summary["percentiles"]}
+    rows = []
+    for row in summary["levels"]:
+        metric = row["metric"]
+        low, high = row["ci"] or (None, None)
+        found = quantiles.get((metric, row["concurrency"]), {})
+        at = [_figure(metric, (found.get(name) or {}).get("value")) for name in ("p50", "p95")]
+        interval = f"{_figure(metric, low)} to {_figure(metric, high)}" if row["ci"] else "—"
+        rows.append((metric, str(row["concurrency"]), _figure(metric, row["value"]), interval, *at, str(row["blocks"])))
+    if value["simulated"]:
+        print("SIMULATED")
+    print(table(rows, ("metric", "streams", "mean", "95 % interval", "p50", "p95", "blocks")))
+    for flag in value["validity"]:
+        print(f"{flag['flag']}: {flag['detail']}")
+    print(f"raw samples: {value['folder']}")
+
+
+def _quality(args: argparse.Namespace) -> ExitCode:
+    from vq_console.checks.quality import QualitySettings, check_quality
+    from vq_console.compare.arms import resolve_endpoint
+
+    endpoint = resolve_endpoint(args.arm)
+    settings = QualitySettings.of(args.mode, seed=args.seed, budget_s=args.minutes * 60 if args.minutes else None)
+    words = _Words()
+    folder = _run_folder(args, endpoint)
+    with _watched(words):
+        result = check_quality(endpoint, settings, folder, words, prompts=args.prompts)
+    value = {**result.to_json(), "folder": str(folder)}
+    if args.json:
+        emit("vq-console/check/1", value)
+    else:
+        for line in result.lines():
+            print(line)
+        print(f"raw samples: {folder}")
+    return ExitCode.PARTIAL if words.cancelled() else ExitCode.DONE
