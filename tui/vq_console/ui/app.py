@@ -52,7 +52,9 @@ class VqConsole(App[int]):
         Binding("q", "quit", "Quit", show=False),
     ]
 
-    def __init__(self, *, simulated: bool = False, settings: UiSettings | None = None) -> None:
+    def __init__(
+        self, *, simulated: bool = False, settings: UiSettings | None = None, open_run: Path | None = None
+    ) -> None:
         super().__init__()
         self.simulated = simulated
         self.hub = Hub()
@@ -61,13 +63,15 @@ class VqConsole(App[int]):
         self.log_path: str | None = None
         self.compare_arm: str | None = None
         """An arm that another screen wants compared, e.g. `server:fp8`."""
-        self.open_run: Path | None = None
+        self.open_run = open_run
         """A run folder that another screen wants shown."""
 
     def on_mount(self) -> None:
         if self.settings.theme in self.available_themes:
             self.theme = self.settings.theme
         self.hub.start()
+        if self.open_run is not None:
+            self.switch_mode("ab")
 
     def on_unmount(self) -> None:
         self.hub.stop()
@@ -98,10 +102,8 @@ class VqConsole(App[int]):
             yield SystemCommand(f"Go to {name}", f"Show the {name} screen", lambda mode=mode: self.action_show(mode))
 
 
-def run_console(*, simulated: bool = False, mode: str | None = None) -> ExitCode:
-    """Open the console and return when the user leaves it; servers go on running."""
-    app = VqConsole(simulated=simulated)
-    if mode is not None:
-        app.DEFAULT_MODE = mode  # type: ignore[misc]
+def run_console(*, simulated: bool = False, open_run: Path | None = None) -> ExitCode:
+    """Open the console and return when the user leaves it; servers go on running. `open_run` shows a run at once."""
+    app = VqConsole(simulated=simulated, open_run=open_run)
     app.run()
     return ExitCode.DONE
