@@ -24,6 +24,8 @@ GROUPS = (
     "check",
     "ab",
     "quantize",
+    "reference",
+    "tasks",
     "history",
     "demo",
 )

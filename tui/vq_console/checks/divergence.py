@@ -58,13 +58,22 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
 
 
 def hazard(pairs: Sequence[tuple[Generated, Generated]]) -> Hazard | None:
-    """The rate over all pairs that both sides answered; None without any."""
+    """The rate over all pairs that both sides answered; None without any.
+
+    Answers that are alike up to their end or parting are one observation: prompts that lead to the same text say
+    nothing new.
+    """
     divergences = tokens = sequences = 0
+    seen: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
     for a, b in pairs:
         if a.error or b.error:
             continue
-        sequences += 1
         index = first_difference(a.ids, b.ids)
+        path = (a.ids, b.ids) if index is None else (a.ids[: index + 1], b.ids[: index + 1])
+        if path in seen:
+            continue
+        seen.add(path)
+        sequences += 1
         if index is None:
             tokens += len(a.ids)
         else:

@@ -114,14 +114,30 @@ def record_baseline(
     *,
     prompts: Path | None = None,
     facts: Mapping[str, Any] | None = None,
+    text: bool = True,
+    any_arm: bool = True,
 ) -> Recording:
-    """Record one arm for later replays. Raises CheckError when nothing useful came of it."""
+    """Record one arm for later replays; `text` False asks task items only.
+
+    `any_arm` adds needle and recall items, which an arm with a quantized KV cache will need.
+    Raises CheckError when nothing useful came of it.
+    """
     client = connect(endpoint, settings)
     chosen = _read(prompts, settings)
     known = model_facts(endpoint, facts)
-    settings, price = _fit(client, None, settings, chosen)
-    progress.event("plan", announce(settings, price), eta_s=price.seconds)
-    made = record(client, known, chosen.free, settings, progress, own_items=chosen.labelled, kv_quantized=True)
+    if text:
+        settings, price = _fit(client, None, settings, chosen)
+        progress.event("plan", announce(settings, price), eta_s=price.seconds)
+    made = record(
+        client,
+        known,
+        chosen.free,
+        settings,
+        progress,
+        own_items=chosen.labelled,
+        kv_quantized=any_arm or known.kv_quantized,
+        text=text,
+    )
     if not made.samples and not made.answers:
         raise CheckError(f"{endpoint.label}: nothing could be recorded", "; ".join(made.notes))
     return made

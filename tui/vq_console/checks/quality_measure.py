@@ -216,8 +216,11 @@ def record(
     arm: str = "A",
     own_items: Sequence[Item] = (),
     kv_quantized: bool | None = None,
+    text: bool = True,
 ) -> Recording:
     """Measure a baseline. `prompts` drive KLD and divergence; `own_items` are the user's labelled ones.
+
+    `text` False asks task items only.
 
     What the server cannot do is left empty and noted.
     """
@@ -228,7 +231,7 @@ def record(
     scores: dict[int, Scored] = {}
     floor: dict[int, Scored] = {}
     repeat: dict[int, Generated] = {}
-    if client.scores_prompts and client.capabilities.tokenize:
+    if text and client.scores_prompts and client.capabilities.tokenize:
         rendered = render_prompts(client, prompts)
         samples = [one for one in sample(client, rendered, settings, progress, arm) if not one.error and one.ids]
         scores, floor = _scored_twice(client, rendered, samples, settings, progress, arm)
@@ -243,7 +246,7 @@ def record(
         )  # fmt: skip
         place = {one.prompt: index for index, one in enumerate(greedy)}
         repeat = {place[one.prompt]: one for one in again}
-    else:
+    elif text:
         notes.append("no KL divergence: the server does not score token IDs (prompt_logprobs)")
     levels = choose_levels(client, settings, progress, arm=arm)
     items, left_out = make_task_items(client, settings, levels, kv_quantized=kv_quantized)

@@ -35,6 +35,7 @@ from vq_console.checks.statistics_paired import (
     mcnemar_harm_p,
     mcnemar_midp,
     required_items,
+    share_interval,
     tango_interval,
 )
 from vq_console.checks.statistics_sequential import (
@@ -67,6 +68,7 @@ __all__ = [
     "quantile_interval",
     "ratio_interval",
     "required_items",
+    "share_interval",
     "t_interval",
     "tango_interval",
     "top1_disagreement_expected",

@@ -104,3 +104,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
         running = max(running, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = running
     return adjusted
+
+
+def share_interval(right: int, n: int, alpha: float = 0.05) -> Interval | None:
+    """Wilson's interval of a share; None without items."""
+    if n <= 0:
+        return None
+    z = float(stats.norm.ppf(1 - alpha / 2))
+    share = right / n
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return max(0.0, centre - half), min(1.0, centre + half)

@@ -53,7 +53,7 @@ def language_item(random_: random.Random, level: int, number: int) -> Item:
         if level == 1:
             text, want = _FORMAT[language].format(**fields), day
         else:
-            step = random_.randint(1, (2, 6, 20, 60)[min(level, 5) - 2])
+            step = random_.randint(2, (3, 6, 20, 60)[min(level, 5) - 2])
             if level == 2:
                 day = day.replace(day=min(day.day, 24))
                 fields["d"] = day.day
