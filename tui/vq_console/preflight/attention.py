@@ -60,7 +60,7 @@ def _flash(situation: Situation, wanted: str, sm: int) -> str | None:
 
 
 def _flashinfer(situation: Situation, wanted: str, sm: int) -> str | None:
-    lowest = 80 if span(">=0.33").holds(situation.version) else 75
+    lowest = 80 if span(">=0.32").holds(situation.version) else 75
     if sm < lowest:
         return f"FlashInfer needs SM {lowest // 10}.{lowest % 10}"
     if situation.installed is not None and "vllm" in situation.installed and not situation.package("flashinfer-python"):
@@ -70,7 +70,7 @@ def _flashinfer(situation: Situation, wanted: str, sm: int) -> str | None:
     if wanted in NVFP4:
         if situation.family == 10:
             return None
-        if wanted == "nvfp4" and span(">=0.33").holds(situation.version) and sm >= 80:
+        if wanted == "nvfp4" and span(">=0.32").holds(situation.version) and sm >= 80:
             return None
         return "an NVFP4 KV cache needs the SM 10.x trtllm path"
     return f"it does not know the KV dtype {wanted}"

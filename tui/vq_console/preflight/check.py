@@ -14,7 +14,7 @@ from vq_console.engines.model import Catalogue, Engine
 from vq_console.hardware.model import Machine
 from vq_console.preflight.model import Finding, Plan, Target
 from vq_console.preflight.plan import make_plan
-from vq_console.preflight.target import checkpoint_here, free_port, target_here
+from vq_console.preflight.target import checkpoint_here, free_port, simulated_target, target_here
 from vq_console.profiles.model import Profile
 
 
@@ -39,7 +39,10 @@ def plan_profile(
     if engine is None and target is None:
         engine = _engine_for(profile)
     catalogue = _catalogue_for(engine, target)
-    if target is None:
+    if target is None and engine is not None and engine.simulated:
+        facts = checkpoint_here(resolved)
+        target = simulated_target(engine, facts)
+    elif target is None:
         facts = checkpoint_here(resolved)
         target = target_here(
             resolved,

@@ -11,6 +11,7 @@ from typing import Any
 
 from vq_console.engines.model import Catalogue, Engine
 from vq_console.preflight.fit import memory_fit
+from vq_console.preflight.judge import findings
 from vq_console.preflight.layers import layer_table
 from vq_console.preflight.method import resolve
 from vq_console.preflight.model import Plan, Target
@@ -66,8 +67,6 @@ def make_plan(
     argv += _served(profile, served, catalogue)
 
     env, secrets = _environment(profile, gpus)
-    from vq_console.preflight.judge import findings
-
     return Plan(
         profile=profile.name,
         argv=argv,

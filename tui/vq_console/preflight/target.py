@@ -75,6 +75,20 @@ def target_here(
     return Target({key: value for key, value in facts.items() if value is not None})
 
 
+def simulated_target(engine: Engine, checkpoint: Mapping[str, Any]) -> Target:
+    """The machine that the stand-in engine pretends to be: one idle H200, whose recorded logs it replays."""
+    facts = {
+        "vllm_version": engine.vllm_version,
+        "device": "cuda",
+        "gpu_sm": 90,
+        "gpu_count": 1,
+        "gpu_mem_gib": 139.8,
+        "gpu_free_gib": 139.2,
+        "checkpoint": dict(checkpoint),
+    }
+    return Target({key: value for key, value in facts.items() if value is not None}, origin="SIMULATED H200")
+
+
 def machine_facts(machine: Machine, engine: Engine | None = None) -> dict[str, Any]:
     """The facts of machine and engine alone, as a target file holds them (`detect --as-target`)."""
     facts: dict[str, Any] = {}
