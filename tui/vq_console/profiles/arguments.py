@@ -89,7 +89,8 @@ def serve_arguments(args: Mapping[str, Any], flags: Mapping[str, Flag] | None = 
         elif isinstance(value, Mapping) or (isinstance(value, list | tuple) and takes_json):
             arguments.append(f"{option}={json_text(value)}")
         elif isinstance(value, list | tuple):
-            arguments.extend(_repeated(option, value, name in _ONE_EACH))
+            one_each = name in _ONE_EACH or (flag is not None and flag.repeat)
+            arguments.extend(_repeated(option, value, one_each))
         else:
             arguments.append(f"{option}={_scalar(value, flag, takes_json)}")
     return tuple(arguments)

@@ -249,7 +249,8 @@ def typed(key: str, text: str, flag: Flag | None = None) -> Any:
         except (ValueError, RecursionError):
             return text
         return value if isinstance(value, dict | list) else text
-    if kind in ("int", "float", None):
+    numbers = kind == "choice" and flag is not None and all(choice.isdigit() for choice in flag.choices or ("",))
+    if kind in ("int", "float", None) or numbers:
         if _NUMBER.fullmatch(text) and str(int(text)) == text and abs(int(text)) < 2**63:
             return int(text)
         if _DECIMAL.fullmatch(text):

@@ -210,7 +210,7 @@ def _python_value(value: Any, head: str, flag: Flag | None) -> Any:
         if head == "max_model_len" and value == "auto":
             return -1
         human = _HUMAN.fullmatch(value)
-        if human and (flag is None or flag.kind in (None, "int")):
+        if human and (flag is None or flag.suffixes):
             # vLLM's own rule: small letters count in thousands, capitals in 1024.
             power = "kmgt".index(human[2].lower()) + 1
             return int(float(human[1]) * (1000 if human[2].islower() else 1024) ** power)

@@ -124,11 +124,11 @@ def _take_table(table: Mapping[Any, Any], draft: Draft, flags: Mapping[str, Flag
             continue
         if isinstance(value, str) and flag is not None and flag.kind == "json":
             value = typed(name, value, flag)
-        draft.set_arg(name, _without_none(value) if isinstance(value, dict | list) else value)
+        draft.set_arg(name, _without_none(value))
 
 
 def _without_none(value: Any) -> Any:
-    """TOML has no null: members without a value are left to their defaults."""
+    """Values as TOML has them: it has no null, so members without a value go to their defaults; dates are text."""
     if isinstance(value, dict):
         return {str(key): _without_none(inner) for key, inner in value.items() if inner is not None}
     if isinstance(value, list | tuple):

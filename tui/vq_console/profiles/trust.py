@@ -152,7 +152,8 @@ def _decisions() -> dict[str, dict[str, Any]]:
         stored = read_json(state_dir() / "trust.json")
     except (OSError, ValueError):
         stored = {}
-    return {part: dict(stored.get(part) or {}) for part in ("trusted", "imported", "files")}
+    parts = {part: stored.get(part) for part in ("trusted", "imported", "files")}
+    return {part: dict(kept) if isinstance(kept, dict) else {} for part, kept in parts.items()}
 
 
 def _record(part: str, key: str) -> None:
