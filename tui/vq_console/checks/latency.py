@@ -17,15 +17,15 @@ from vq_console.checks.latency_blocks import BlockResult, measure_folder
 from vq_console.checks.latency_decide import (
     BUDGET,
     CANCELLED,
-    CAP,
     DECIDED,
     OPEN,
-    level_decided,
+    active_levels,
     log_differences,
     outcomes,
     pair_values,
     pairs_left,
     primary_of,
+    settle,
 )
 from vq_console.checks.latency_one import check_latency
 from vq_console.checks.latency_result import LatencyResult, make_result
@@ -253,17 +253,13 @@ class _Comparison:
         return max(0.0, min(self._left(), need * each))
 
     def _active(self, plan: LatencyPlan) -> list[int]:
-        """Levels that still need pairs. A level without a primary endpoint runs as long as any other does."""
-        open_levels = [level.concurrency for level in plan.levels if self._ends[level.concurrency] == OPEN]
-        primaries = primary_of([level.concurrency for level in plan.levels])
-        return open_levels if any(level in primaries for level in open_levels) else []
+        return active_levels([level.concurrency for level in plan.levels], self._ends)
 
     def _pairs(self, plan: LatencyPlan) -> None:
         settings = self._settings
-        primaries = primary_of([level.concurrency for level in plan.levels])
         first = 1 + max((block.turn.pair for block in self._blocks), default=-1)
         # A pair that a kill left half done is not used; its number is not used again either.
-        self._settle(plan, primaries)
+        self._settle(plan)
         for pair in range(first, first + settings.pairs_cap + _MOST_VOID_PAIRS):
             active = self._active(plan)
             if not active:
@@ -274,7 +270,7 @@ class _Comparison:
                 break
             if not self._pair(plan, pair, active):
                 break
-            self._settle(plan, primaries)
+            self._settle(plan)
             self._tell(plan, pair)
             if self._void_pairs >= _MOST_VOID_PAIRS:
                 self._notes.append(
@@ -290,20 +286,9 @@ class _Comparison:
         for concurrency in concurrencies:
             self._ends[concurrency] = why
 
-    def _settle(self, plan: LatencyPlan, primaries: Mapping[int, str]) -> None:
-        """Close levels whose primary endpoint is decided or has reached the cap."""
-        for concurrency, metric in primaries.items():
-            if self._ends[concurrency] != OPEN:
-                continue
-            if level_decided(self._blocks, concurrency, metric, self._settings):
-                self._ends[concurrency] = DECIDED
-            elif len(pair_values(self._blocks, metric, concurrency)) >= self._settings.pairs_cap:
-                self._ends[concurrency] = CAP
-        for level in plan.levels:
-            if level.concurrency not in primaries and self._ends[level.concurrency] == OPEN:
-                pairs = len(pair_values(self._blocks, "tpot", level.concurrency))
-                if pairs >= self._settings.pairs_cap:
-                    self._ends[level.concurrency] = CAP
+    def _settle(self, plan: LatencyPlan) -> None:
+        concurrencies = [level.concurrency for level in plan.levels]
+        self._ends = settle(self._blocks, concurrencies, self._settings, self._ends)
 
     def _pair(self, plan: LatencyPlan, pair: int, active: Sequence[int]) -> bool:
         """Run one pair at the active levels, void ones again; False when the run must end."""

@@ -178,6 +178,32 @@ def level_decided(blocks: Sequence[BlockResult], concurrency: int, metric: str, 
     return found.word not in {"continue", "inconclusive"}
 
 
+def settle(
+    blocks: Sequence[BlockResult], concurrencies: Sequence[int], settings: LatencySettings, ends: Mapping[int, str]
+) -> dict[int, str]:
+    """Why each level is over after these blocks, or `open`: decided, or at the cap.
+
+    A level without a primary endpoint is measured along until the others are over; the cap holds for it too.
+    """
+    out = dict(ends)
+    primaries = primary_of(concurrencies)
+    for concurrency in concurrencies:
+        if out.get(concurrency, OPEN) != OPEN:
+            continue
+        metric = primaries.get(concurrency)
+        if metric is not None and level_decided(blocks, concurrency, metric, settings):
+            out[concurrency] = DECIDED
+        elif len(pair_values(blocks, metric or "tpot", concurrency)) >= settings.pairs_cap:
+            out[concurrency] = CAP
+    return out
+
+
+def active_levels(concurrencies: Sequence[int], ends: Mapping[int, str]) -> list[int]:
+    """Levels that still need pairs; none when every primary endpoint is over."""
+    open_levels = [concurrency for concurrency in concurrencies if ends.get(concurrency, OPEN) == OPEN]
+    return open_levels if set(open_levels) & set(primary_of(concurrencies)) else []
+
+
 def pairs_left(differences: Sequence[float], settings: LatencySettings) -> int | None:
     """A guess of how many further pairs the decision needs, from the spread so far; for progress only."""
     n = len(differences)

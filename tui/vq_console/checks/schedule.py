@@ -15,8 +15,12 @@ from typing import Any
 from vq_console.checks.latency_settings import LatencySettings
 
 ARMS = ("A", "B")
+PHASE_STEP = 1000
+"""Block n of phase p has the number p × 1000 + n."""
 _BLOCK_OVERHEAD_S = 0.4
 """Idle check, counters before and after, warming of connections."""
+_SPARE_PAIRS = 2
+"""Pairs beyond the least number that a plan leaves room for: void blocks, and differences that are not large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +143,12 @@ def warmup_s(settings: LatencySettings, lifetimes: Sequence[float]) -> float:
 
 
 def choose_plan(settings: LatencySettings, probes: Sequence[ProbeTimes], *, cpu: bool, left_s: float) -> LatencyPlan:
-    """The longest prompts and highest levels of which the least number of pairs fits into `left_s`.
+    """The longest prompts and highest levels of which the least number of pairs, and two more, fit into `left_s`.
 
     Where nothing fits the shortest is taken; the caller then says that the budget ends the run early.
     """
     last: LatencyPlan | None = None
+    pairs = settings.pairs_min + _SPARE_PAIRS
     for prompt, output in settings.lengths:
         for levels in candidate_levels(settings, cpu=cpu):
             lifetimes = [
@@ -155,7 +160,7 @@ def choose_plan(settings: LatencySettings, probes: Sequence[ProbeTimes], *, cpu:
                     for level, lifetime in zip(levels, lifetimes, strict=True)
                 )
                 last = LatencyPlan(prompt, output, shaped, settings.budget_s, settings.seed)
-                if settings.pairs_min * last.pair_s + warmup_s(settings, lifetimes) <= left_s:
+                if pairs * last.pair_s + warmup_s(settings, lifetimes) <= left_s:
                     return last
     assert last is not None
     return last
@@ -176,7 +181,7 @@ def refine_plan(
             for level in plan.levels
         )
         refined = LatencyPlan(plan.prompt_tokens, plan.output_tokens, levels, plan.budget_s, plan.seed)
-        if settings.pairs_min * refined.pair_s <= left_s:
+        if (settings.pairs_min + _SPARE_PAIRS) * refined.pair_s <= left_s:
             break
     return refined
 
@@ -199,8 +204,11 @@ class Turn:
 
     @property
     def prompt_key(self) -> str:
-        """Both halves of a pair share their prompts; a repeated pair gets new ones."""
-        return f"pair{self.pair}.{self.attempt}/c{self.concurrency}"
+        """Both halves of a pair share their prompts; a repeated pair gets new ones.
+
+        The phases A, B, A of servers that take turns share theirs too: a restart empties every cache.
+        """
+        return f"pair{self.pair % PHASE_STEP if self.pair >= 0 else self.pair}.{self.attempt}/c{self.concurrency}"
 
 
 def turns_of_pair(seed: int, pair: int, concurrencies: Sequence[int], *, attempt: int = 0) -> tuple[Turn, ...]:
