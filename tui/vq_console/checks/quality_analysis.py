@@ -24,7 +24,7 @@ from vq_console.checks.quality_verdict import Evidence, judge, kld_void, sentenc
 from vq_console.checks.statistics import top1_disagreement_expected
 from vq_console.checks.tasks.checkers import outcome
 from vq_console.checks.tasks.model import Item, Outcome
-from vq_console.checks.tasks.paired import TaskResult, compare_outcomes, group_by_task
+from vq_console.checks.tasks.paired import TaskResult, compare_outcomes, group_by_task, pooled
 
 _GREEDY_SIGNS = ("loop", "wrong script", "empty", "refusal")
 _OUTCOME_SIGNS = {"needle": "needle", "three-turn recall": "multi-turn", "instructions": "constraints"}
@@ -47,14 +47,16 @@ def outcomes(recording: Recording, replay: Replay) -> tuple[dict[str, Outcome], 
 
 
 def task_results(recording: Recording, replay: Replay) -> list[TaskResult]:
-    """Each task over both arms, in the order in which they were asked."""
+    """Each task over both arms, in the order in which they were asked, and all together where there are several."""
     a, b = outcomes(recording, replay)
     tasks = {item.id: item.task for item in recording.items if item.check}
     levels = {item.task: item.facts.get("level") for item in recording.items}
-    return [
+    results = [
         compare_outcomes(name, pairs, stopped_early=name in replay.stopped, level=levels.get(name))
         for name, pairs in group_by_task(tasks, a, b).items()
     ]
+    together = pooled(results)
+    return [*results, together] if together is not None else results
 
 
 def health_results(recording: Recording, replay: Replay, alpha: float) -> list[HealthResult]:

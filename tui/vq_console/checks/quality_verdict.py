@@ -15,7 +15,7 @@ from vq_console.checks.health import HealthResult
 from vq_console.checks.kld import KldResult
 from vq_console.checks.quality_settings import Thresholds
 from vq_console.checks.statistics import holm
-from vq_console.checks.tasks.paired import TaskResult, e_limit
+from vq_console.checks.tasks.paired import ALL_TASKS, TaskResult, e_limit
 
 
 class Word(StrEnum):
@@ -192,12 +192,14 @@ def sentence(evidence: Evidence, verdict: Verdict, a: str, b: str) -> str:
         text += f" ({nats(low)} to {nats(high)})"
         if evidence.floor is not None:
             text += f", floor {nats(evidence.floor)}"
+    harmed = harmed_tasks(evidence.tasks, Thresholds())
     for task in evidence.tasks:
-        if task.difference is None or task.interval is None:
+        alone = len(evidence.tasks) == 1 or task.name == ALL_TASKS
+        if task.difference is None or task.interval is None or not (alone or task in harmed):
             continue
         least, most = (points(bound).removesuffix(" pt") for bound in task.interval)
         text += f"; {task.name} {points(task.difference)} ({least} to {most}, n={task.n})"
-        if task.detectable is not None and task not in harmed_tasks(evidence.tasks, Thresholds()):
+        if task.detectable is not None and task not in harmed:
             text += f": a drop below {task.detectable * 100:.0f} points cannot be excluded"
     for result in evidence.health:
         if result.excess:

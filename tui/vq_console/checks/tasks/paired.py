@@ -115,6 +115,28 @@ def compare_outcomes(
     )
 
 
+ALL_TASKS = "all tasks"
+
+
+def pooled(results: Sequence[TaskResult]) -> TaskResult | None:
+    """All tasks as one, where there are several: small losses everywhere show here first."""
+    judged = [result for result in results if result.n]
+    if len(judged) < 2:
+        return None
+    n = sum(result.n for result in judged)
+    lost = sum(result.a_right_b_wrong for result in judged)
+    won = sum(result.a_wrong_b_right for result in judged)
+    a = sum((result.a or 0.0) * result.n for result in judged) / n
+    return TaskResult(
+        ALL_TASKS, n, a, a + (won - lost) / n, (won - lost) / n, tango_interval(lost, won, n), mcnemar_midp(lost, won),
+        detectable_difference(n, (lost + won) / n), lost, won,
+        truncated_a=sum(result.truncated_a for result in results),
+        truncated_b=sum(result.truncated_b for result in results),
+        errors=sum(result.errors for result in results),
+        stopped_early=any(result.stopped_early for result in results),
+    )  # fmt: skip
+
+
 def harm_reached(pairs: Sequence[tuple[Outcome, Outcome]], log_limit: float) -> bool:
     """Whether the sequential test for harm has reached its limit; may be asked after every item."""
     lost = sum(a is Outcome.RIGHT and b is Outcome.WRONG for a, b in pairs)
