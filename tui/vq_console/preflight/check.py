@@ -6,14 +6,16 @@ The only module of preflight, besides `target`, that touches the world; decides 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from vq_console.core.errors import EngineError
+from vq_console.core.errors import EngineError, ProfileError
 from vq_console.engines.model import Catalogue, Engine
 from vq_console.hardware.model import Machine
 from vq_console.preflight.model import Finding, Plan, Target
 from vq_console.preflight.plan import make_plan
+from vq_console.preflight.suggest import Suggestion, suggest
 from vq_console.preflight.target import checkpoint_here, free_port, simulated_target, target_here
 from vq_console.profiles.model import Profile
 
@@ -135,3 +137,58 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             "target": plan.target.origin,
         },
     }
+
+
+def unreadable_json(error: ProfileError) -> dict[str, Any]:
+    """The answer of `lint --json` for a profile that cannot be read: one error finding, and no plan."""
+    finding = Finding("profile-unreadable", "error", error.message, error.hint, evidence=error.key)
+    return {"findings": [finding_json(finding)], "plan": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One profile of the list with its plan, or why it has none."""
+
+    name: str
+    path: Path
+    origin: str
+    plan: Plan | None = None
+    error: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Findings and plan as for a single profile; an unreadable one has one error finding."""
+        if self.plan is not None:
+            return plan_json(self.plan)
+        finding = Finding("profile-unreadable", "error", self.error or "unreadable")
+        return {"findings": [finding_json(finding)], "plan": None}
+
+
+def plan_all(*, engine: Engine | None = None, target: Target | None = None) -> tuple[Judged, ...]:
+    """Every profile of the store, judged; a broken one never keeps the others from an answer."""
+    from vq_console.hardware.probe import read_machine
+    from vq_console.profiles.store import list_profiles
+
+    machine = read_machine() if target is None else None
+    judged = []
+    for listed in list_profiles():
+        item = Judged(listed.name, listed.path, listed.origin, error=listed.error)
+        if listed.profile is not None:
+            try:
+                plan = plan_profile(listed.profile, engine=engine, target=target, machine=machine)
+                item = replace(item, plan=plan, error=None)
+            except ProfileError as error:
+                item = replace(item, error=str(error))
+        judged.append(item)
+    return tuple(judged)
+
+
+def suggest_model(model: str, *, engine: Engine | None = None, target: Target | None = None) -> Suggestion:
+    """The ways of serving `model` on this machine, or on `target`, best first; no network is used."""
+    profile = Profile(name="suggest", model=model)
+    if engine is None and target is None:
+        engine = _engine_for(profile)
+    catalogue = _catalogue_for(engine, target)
+    facts = checkpoint_here(profile)
+    if target is None:
+        target = target_here(profile, engine=engine, catalogue=catalogue, checkpoint=facts)
+    return suggest(model, target, engine=engine, catalogue=catalogue, checkpoint_facts=facts)

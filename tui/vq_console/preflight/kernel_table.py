@@ -214,7 +214,13 @@ CPU_LINEAR: dict[str, tuple[Row, ...]] = {
             fails="selected, but the AVX2 build's FP8 quantization op is a stub",
             source=CPU,
         ),
-        Row("ChannelWiseTorchFP8ScaledMMLinearKernel", None, "unknown"),
+        Row(
+            "ChannelWiseTorchFP8ScaledMMLinearKernel",
+            None,
+            "unsupported",
+            fails="selected and ready, but no token came within minutes (AVX-512 and AMX, FP8 emulated by torch)",
+            source=CPU,
+        ),
     ),
     "fp8_block": (Row("CPUFp8BlockScaledMMKernel", None, "weight-only", span(">=0.24"), only="amx"),),
 }

@@ -84,6 +84,18 @@ class LayerExpectation:
     grade: Grade
     source: str = ""
 
+    @staticmethod
+    def from_json(row: Mapping[str, Any]) -> LayerExpectation:
+        """A row of `plan.layers` as `lint --json` and a server's record have it."""
+        return LayerExpectation(
+            kind=str(row["kind"]),
+            count=row.get("count"),
+            scheme=str(row.get("scheme") or ""),
+            kernel=row.get("kernel"),
+            grade=row.get("grade") or "unknown",
+            source=str(row.get("source") or ""),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Fit:

