@@ -48,7 +48,7 @@ def summary(record: ServerRecord) -> str:
     if facts.get("quantization"):
         rows.append(("method", str(facts["quantization"])))
     rows += [
-        ("kernel", f"{kernel['kernel']} for {kernel['module']} (log line {kernel['line']})")
+        ("kernel", f"{kernel['kernel']} for {kernel['module']}")
         for kernel in facts.get("kernels") or []
     ]
     for key, label in (("attention_backend", "attention"), ("moe_backend", "MoE")):

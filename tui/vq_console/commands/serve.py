@@ -196,7 +196,7 @@ def run_ps(args: argparse.Namespace) -> ExitCode:
             + (" (attached)" if server["attached"] else "")
             + (" SIMULATED" if server["simulated"] else "")
         )
-        word = (server["diagnosis"] or {}).get("slug") if server["state"] == "failed" else None
+        word = server["diagnosis"] if server["state"] == "failed" else None
         said = server["phase"] or word or server["reason"] or ""
         gpus = ",".join(str(index) for index in server["gpus"]) or "–"
         up = seconds_text(server["uptime_s"])

@@ -187,14 +187,4 @@ def planned_layers(arm: Arm) -> tuple[LayerExpectation, ...]:
     if arm.plan is not None:
         return arm.plan.layers
     rows = arm.server.plan.get("layers") if arm.server else None
-    return tuple(
-        LayerExpectation(
-            str(row["kind"]),
-            row.get("count"),
-            str(row.get("scheme") or ""),
-            row.get("kernel"),
-            row.get("grade") or "unknown",
-            str(row.get("source") or ""),
-        )
-        for row in rows or ()
-    )
+    return tuple(LayerExpectation.from_json(row) for row in rows or ())

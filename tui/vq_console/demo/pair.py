@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CPU_ARGS: Mapping[str, Any] = {
-    "dtype": "float32",
+    "dtype": "bfloat16",
     "enforce_eager": True,
     "gpu_memory_utilization": 0.3,
     "max_model_len": 2048,

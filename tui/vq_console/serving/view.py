@@ -8,17 +8,21 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from vq_console.core.text import redact, strip_control
+from vq_console.logs.asked import asked_vs_runs
 from vq_console.logs.follow import LogFollower
-from vq_console.logs.model import Diagnosis, Phase
+from vq_console.logs.model import AskedVsRuns, Diagnosis, Phase
 from vq_console.logs.reader import FactReader
+from vq_console.preflight.model import LayerExpectation
 from vq_console.serving.keeping import procfs
 from vq_console.serving.model import LIVE, ServerRecord, ServerState
 
 _MOST_READERS = 32
+_END_BYTES = 256 * 1024
+_ENGINE_WENT = (b"engine core exited unexpectedly", b"died unexpectedly")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +76,21 @@ def read_log(record: ServerRecord) -> LogView | None:
                 facts=reader.facts,
                 phases=reader.phases,
                 phase=reader.phase,
-                engine_lost=bool(reader.run.sheet.values.get("engine_lost")),
+                engine_lost=not live and _engine_lost(record.log),
             )
         return reading.view
+
+
+def _engine_lost(path: str) -> bool:
+    """True when the end of the log says that the engine went first (vLLM 0.24 to 0.33, `v1/engine/core_client.py`)."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _END_BYTES))
+            end = file.read()
+    except OSError:
+        return False
+    return any(words in end.rpartition(b"\n[vq-console] ")[2] for words in _ENGINE_WENT)
 
 
 def _catch_up(reading: _Reading) -> None:
@@ -112,7 +128,10 @@ def judge(record: ServerRecord, seen: LogView | None) -> ServerRecord:
 
 
 def server_json(record: ServerRecord) -> dict[str, Any]:
-    """One entry of `servers[]`. Absent is None; `facts` and `diagnosis` come from the log."""
+    """One entry of `servers[]`. Absent is None; what it says of facts and kernels comes from the log.
+
+    `diagnosis` is the slug, `problem` the whole diagnosis.
+    """
     seen = read_log(record)
     record = judge(record, seen)
     return {
@@ -135,8 +154,15 @@ def server_json(record: ServerRecord) -> dict[str, Any]:
         "host": record.host_id or None,
         "facts": dict(seen.facts) if seen else {},
         "phases": [{"name": phase.name, "seconds": phase.seconds} for phase in seen.phases] if seen else [],
-        "diagnosis": diagnosis_json(seen.diagnosis) if seen else None,
+        "asked_vs_runs": [asdict(row) for row in _asked_vs_runs(record, seen.facts)] if seen else [],
+        "diagnosis": seen.diagnosis.slug if seen else None,
+        "problem": diagnosis_json(seen.diagnosis) if seen else None,
     }
+
+
+def _asked_vs_runs(record: ServerRecord, facts: Mapping[str, Any]) -> tuple[AskedVsRuns, ...]:
+    """What the plan of its launch expected beside what the log says."""
+    return asked_vs_runs([LayerExpectation.from_json(row) for row in record.plan.get("layers") or ()], facts)
 
 
 def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
