@@ -166,7 +166,7 @@ SHAPES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"hidden_size": 8, "num_local_experts": 8, "experts_per_token": 2},
      {"num_experts": 8, "num_experts_per_tok": 2, "moe": True}),
     ({"hidden_size": 8, "n_routed_experts": 256}, {"num_experts": 256, "moe": True}),
-    ({"hidden_size": 8, "num_attention_heads": 2, "layer_types": ["linear_attention", "full"]}, {"attention": "hybrid"}),
+    ({"hidden_size": 8, "num_attention_heads": 2, "layer_types": ["linear_attention"]}, {"attention": "hybrid"}),
     ({"text_config": {"hidden_size": 8, "dtype": "torch.float16"}, "vision_config": {"hidden_size": 3}},
      {"hidden_size": 8, "dtype": "float16", "multimodal": True}),
     ({"auto_map": {"AutoModel": "x.Y"}, "hidden_size": 4}, {"auto_map": True}),

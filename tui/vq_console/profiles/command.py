@@ -197,7 +197,7 @@ def read_arguments(words: Iterable[str], draft: Draft, flags: Mapping[str, Flag]
             values = _take_values(queue, key, flag)
             if not values:
                 draft.set_arg(key, True)
-            elif len(values) == 1 and not (flag is not None and flag.many):
+            elif len(values) == 1:
                 draft.set_arg(key, typed(key, values[0], flag))
             else:
                 draft.set_arg(key, [typed(key, value, flag) for value in values])

@@ -17,7 +17,7 @@ from vq_console.core.errors import UsageError
 from vq_console.engines.model import Flag
 from vq_console.profiles.arguments import serve_arguments, takes_json_value
 from vq_console.profiles.model import EnvRef, Profile
-from vq_console.profiles.share import looks_secret, shared_profile, shared_toml
+from vq_console.profiles.share import shared_profile, shared_toml, without_secret
 from vq_console.profiles.store import model_argument
 from vq_console.profiles.values import argument_key
 
@@ -77,15 +77,13 @@ def without_secrets(profile: Profile) -> tuple[Profile, tuple[str, ...]]:
     """The profile for use on this machine: paths and addresses stay, literal values that look like keys go."""
     notes: list[str] = []
 
-    def kept(key: str, value: Any, where: str) -> bool:
-        text = value if isinstance(value, str) else json.dumps(value, default=str)
-        if not isinstance(value, EnvRef) and looks_secret(key, text):
-            notes.append(f"{where}.{key} was left out: its value looks like a secret")
-            return False
-        return True
-
-    args = {key: value for key, value in profile.args.items() if kept(key, value, "args")}
-    env = {key: value for key, value in profile.env.items() if kept(key, value, "env")}
+    args = {key: without_secret(value, f"args.{key}", notes) for key, value in profile.args.items()}
+    env = {
+        key: value if isinstance(value, EnvRef) else without_secret(value, f"env.{key}", notes)
+        for key, value in profile.env.items()
+    }
+    args = {key: value for key, value in args.items() if value is not None}
+    env = {key: value for key, value in env.items() if value is not None}
     return replace(profile, args=args, env=env, model=model_argument(profile), path=None), tuple(notes)
 
 

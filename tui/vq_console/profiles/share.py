@@ -6,6 +6,7 @@ Fetching reads at most 1 MiB by http(s); nothing that is fetched is run.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -60,7 +61,7 @@ def shared_profile(profile: Profile) -> tuple[Profile, tuple[str, ...]]:
         if key in _LOCAL_ARGS:
             notes.append(f"args.{key} was left out: it is a choice of this machine")
             continue
-        kept = _shared_value(value, f"args.{key}", notes)
+        kept = without_secret(value, f"args.{key}", notes, paths=True)
         if kept is not None:
             args[key] = kept
     if revision is not None:
@@ -76,7 +77,7 @@ def shared_profile(profile: Profile) -> tuple[Profile, tuple[str, ...]]:
         else:
             env[name] = text
     description = _TOKEN.sub("***", profile.description.replace(str(Path.home()), "~"))
-    made_on = _shared_value(profile.made_on, "made_on", notes) if profile.made_on is not None else None
+    made_on = without_secret(profile.made_on, "made_on", notes, paths=True) if profile.made_on is not None else None
     shared = replace(
         profile, model=model, args=args, env=env, description=description, made_on=made_on or None, path=None
     )
@@ -103,22 +104,37 @@ def _shared_model(profile: Profile, notes: list[str]) -> tuple[str, str | None]:
     return profile.model, None
 
 
-def _shared_value(value: Any, label: str, notes: list[str]) -> Any:
+def without_secret(value: Any, label: str, notes: list[str], *, paths: bool = False) -> Any:
+    """A value without what looks like a secret, None when nothing is left; with `paths` also without local folders."""
     if isinstance(value, str):
         if looks_secret(label, value):
             notes.append(f"{label} was left out: its value looks like a secret")
             return None
-        if value.startswith(("/", "~/")) and (value.startswith(str(Path.home())) or Path(value).expanduser().exists()):
+        if value.lstrip()[:1] == "{":
+            try:
+                table = json.loads(value)
+            except (ValueError, RecursionError):
+                return value
+            kept = without_secret(table, label, notes, paths=paths)
+            return value if kept == table else kept
+        if paths and value.startswith(("/", "~/")) and (value.startswith(str(Path.home())) or _exists(value)):
             notes.append(f"{label} was a path of this machine; only its last part is kept")
             return f"./{Path(value).name}"
         return value
     if isinstance(value, Mapping):
-        kept = {key: _shared_value(inner, f"{label}.{key}", notes) for key, inner in value.items()}
+        kept = {key: without_secret(inner, f"{label}.{key}", notes, paths=paths) for key, inner in value.items()}
         return {key: inner for key, inner in kept.items() if inner is not None}
     if isinstance(value, list | tuple):
-        items = [_shared_value(inner, label, notes) for inner in value]
+        items = [without_secret(inner, label, notes, paths=paths) for inner in value]
         return [item for item in items if item is not None]
     return value
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).expanduser().exists()
+    except (OSError, RuntimeError):
+        return False
 
 
 def looks_secret(label: str, value: str) -> bool:
@@ -165,6 +181,8 @@ def fetch_text(url: str) -> str:
         with opener.open(request, timeout=10) as response:
             raw = response.read(LIMIT_BYTES + 1)
     except urllib.error.HTTPError as error:
+        if 300 <= error.code < 400:
+            raise UsageError(f"{url}: leads to something that is no http(s) address") from error
         raise VqError(f"{url}: the server answered {error.code}", "open the address in a browser to see why") from error
     except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
