@@ -95,6 +95,18 @@ def server_args(profile: Profile, *, host: str = "127.0.0.1") -> dict[str, Any]:
     return args
 
 
+def undotted(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments with `kernel_config.linear_backend = x` as members of the table `kernel_config`, as vLLM joins them."""
+    joined: dict[str, Any] = {}
+    for key, value in args.items():
+        head, *path = argument_key(key).split(".")
+        for name in reversed(path):
+            value = {name: value}
+        old = joined.get(head)
+        joined[head] = {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
+    return joined
+
+
 def shell_words(arguments: Sequence[str]) -> list[str]:
     """Arguments quoted for a shell, an option and its values together."""
     lines: list[str] = []
@@ -140,18 +152,11 @@ def export_python(profile: Profile, flags: Mapping[str, Flag] | None = None) -> 
     safe, notes = without_secrets(profile)
     left: list[str] = []
     arguments: dict[str, Any] = {"model": safe.model}
-    for key, value in safe.args.items():
-        head, _, rest = argument_key(key).partition(".")
-        if head in _FRONTEND:
-            left.append(head)
-            continue
-        converted = _python_value(value, head, (flags or {}).get(head))
-        if rest:
-            for name in reversed(rest.split(".")):
-                converted = {name: converted}
-            old = arguments.get(head)
-            converted = {**old, **converted} if isinstance(old, dict) else converted
-        arguments[head] = converted
+    for key, value in undotted(safe.args).items():
+        if key in _FRONTEND:
+            left.append(key)
+        else:
+            arguments[key] = _python_value(value, key, (flags or {}).get(key))
     if left:
         notes = (*notes, f"left out, for they belong to the HTTP server: {', '.join(left)}")
     lines = [f'"""{_docstring(safe)}"""', "", "import os", ""]
@@ -177,16 +182,13 @@ def export_yaml(profile: Profile, flags: Mapping[str, Flag] | None = None) -> Ex
 
     safe, notes = without_secrets(profile)
     table: dict[str, Any] = {"model": safe.model}
-    for key, value in server_args(safe).items():
-        name = argument_key(key)
-        head, dot, rest = name.partition(".")
-        flag = (flags or {}).get(head)
-        written = head.replace("_", "-") + dot + rest
-        if isinstance(value, list | tuple) and (takes_json_value(head, flag) or dot):
+    for key, value in undotted(server_args(safe)).items():
+        written = key.replace("_", "-")
+        if isinstance(value, list | tuple) and takes_json_value(key, (flags or {}).get(key)):
             table[written] = json.dumps(list(value), ensure_ascii=False)
         elif isinstance(value, list | tuple):
             table[written] = [json.dumps(item) if isinstance(item, dict) else item for item in value]
-            if head == "middleware" and len(value) > 1:
+            if key == "middleware" and len(value) > 1:
                 notes = (*notes, "vLLM's --config takes one middleware only; give the others on the command line")
         else:
             table[written] = value
