@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -16,7 +15,7 @@ from vq_console.preflight.model import Plan
 from vq_console.serving.control import stop_server
 from vq_console.serving.keeping import procfs
 from vq_console.serving.launch import Settings, free_port, start
-from vq_console.serving.model import LIVE, ServerRecord, ServerState
+from vq_console.serving.model import LIVE, ServerRecord
 from vq_console.serving.registry import get_server, list_servers
 
 CHILD = Path(__file__).with_name("child.py")
@@ -43,6 +42,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.seen: dict[int, int] = {}
+        self.segments: set[int] = set()
 
     def plan(self, *flags: str, name: str = "tiny", port: int | None = None) -> Plan:
         port = port or free_port()
@@ -88,6 +88,8 @@ class Bench:
         found = procfs.descendants(procs, roots) | ({record.identity.pid} if record.identity else set())
         living = {pid: procs[pid] for pid in found if pid in procs and not procs[pid].gone}
         self.seen |= {pid: proc.start_ticks for pid, proc in living.items()}
+        for pid in living:
+            self.segments |= procfs.shm_inodes(pid)
         return living
 
     def gone(self, *pids: int, timeout_s: float = 5.0) -> bool:
@@ -129,22 +131,7 @@ def bench(vq_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setenv("VQ_CONSOLE_LOCKS", str(tmp_path / "locks"))
     monkeypatch.setattr("vq_console.serving.registry.ADOPTION_PAUSE_S", 0.5)
     made = Bench()
-    before = set(os.listdir("/dev/shm"))
     yield made
     made.stop_all()
-    logs = "".join(p.read_text(errors="replace") for p in vq_home.glob("state/servers/*/*/server.log*"))
-    left = [name for name in set(os.listdir("/dev/shm")) - before if name in logs]
+    left = procfs.unused_segments(made.segments)
     assert not left, f"segments stayed: {left}"
-
-
-def state_of(record: ServerRecord) -> dict[str, Any]:
-    """The keeper's own file."""
-    import json
-
-    assert record.folder is not None
-    value = json.loads((Path(record.folder) / "state.json").read_text())
-    assert isinstance(value, dict)
-    return value
-
-
-STATES = ServerState

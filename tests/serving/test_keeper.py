@@ -249,10 +249,9 @@ def test_failure_while_loading_tells_the_diagnosis(bench) -> None:
 
 
 def test_exit_code_zero_is_not_believed(bench) -> None:
-    text = (
-        "ERROR 11-30 10:00:00 [core_client.py:1] [shutdown] MPClient: engine core exited unexpectedly; starting cleanup"
-    )
-    bench.start("--die-after-s", "0.3", "--exit-code", "0", "--say", f"(APIServer pid=1) {text}")
+    line = "[core_client.py:817] [shutdown] MPClient: engine core exited unexpectedly; starting cleanup"
+    said = f"(APIServer pid=27336) WARNING 11-30 10:26:49 {line}"
+    bench.start("--die-after-s", "0.3", "--exit-code", "0", "--say", said)
     ended = bench.until("tiny", "failed")
     assert ended.exit_code == 0
     seen = read_log(ended)
