@@ -10,9 +10,13 @@ from vq_console.core.errors import ExitCode
 
 def register(subparsers: Subparsers) -> None:
     """Add the command."""
-    parser = add_command(subparsers, "demo", "make an engine, a model and two servers, and compare them", run_demo_command)
+    parser = add_command(
+        subparsers, "demo", "make an engine, a model and two servers, and compare them", run_demo_command
+    )
     parser.add_argument("--simulated", action="store_true", help="no download, no GPU: a stand-in engine, in seconds")
-    parser.add_argument("--prepare", action="store_true", help="only make the engine and the models, and say where they are")
+    parser.add_argument(
+        "--prepare", action="store_true", help="only make the engine and the models, and say where they are"
+    )
     parser.add_argument("--for-cpu", action="store_true", help="take the CPU engine although there is a GPU")
     parser.add_argument("--headless", action="store_true", help="do not offer to open the console")
 
@@ -26,7 +30,7 @@ def run_demo_command(args: argparse.Namespace) -> ExitCode:
     if args.simulated:
         from vq_console.demo.simulated import run_simulated
 
-        return run_simulated(say, headless=args.headless or args.json or not _has_screen(), json=args.json)
+        return run_simulated(say, headless=args.headless or args.json or not _has_screen(), as_json=args.json)
     from vq_console.demo.prepare import prepare
     from vq_console.demo.run import run_demo
 
@@ -34,7 +38,10 @@ def run_demo_command(args: argparse.Namespace) -> ExitCode:
         made = prepare(say, for_cpu=args.for_cpu, schemes=("w8a8", "w4a16", "fp8") if args.for_cpu else ())
         pair = made.pairs[0]
         value = {
-            "engine": made.engine.python, "models": made.models, "pair": [pair.a.scheme, pair.b.scheme], "why": pair.why,
+            "engine": made.engine.python,
+            "models": made.models,
+            "pair": [pair.a.scheme, pair.b.scheme],
+            "why": pair.why,
         }
         emit("vq-console/demo/1", value)
         return ExitCode.DONE
@@ -60,4 +67,9 @@ def _has_screen() -> bool:
     import os
     import sys
 
-    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("CI")
+    return (
+        sys.stdin.isatty()
+        and sys.stdout.isatty()
+        and os.environ.get("TERM", "dumb") != "dumb"
+        and not os.environ.get("CI")
+    )

@@ -131,7 +131,9 @@ def _compare(
             open_arm(arm, placement, progress, opened, api_key_env=settings.api_key_env)
             keep_arm(arm, folder)
         if settings.latency and not progress.cancelled():
-            latency, flags = run_latency_part(_endpoint(a), _endpoint(b), settings, seed, folder, progress, placement)
+            latency, flags = run_latency_part(
+                endpoint_of(a), endpoint_of(b), settings, seed, folder, progress, placement
+            )
             validity += flags
         if settings.quality and not progress.cancelled():
             quality, flags = run_quality_part(a, b, third, settings, seed, folder, progress)
@@ -140,7 +142,8 @@ def _compare(
     return summarize(a, b, placement, settings, seed, name, latency, quality, validity, partial)
 
 
-def _endpoint(arm: Arm) -> Endpoint:
+def endpoint_of(arm: Arm) -> Endpoint:
+    """The endpoint of an arm that was opened. Raises CheckError when it is a recording."""
     if arm.endpoint is None:
         raise CheckError(f"{arm.label} has no endpoint", "a recorded baseline cannot be an arm of a latency check")
     return arm.endpoint
@@ -165,12 +168,12 @@ def run_quality_part(
 
     chosen = QualitySettings.of(settings.mode, seed=seed, budget_s=settings.quality_budget_s)
     result = run_quality(
-        _endpoint(a),
-        _endpoint(b),
+        endpoint_of(a),
+        endpoint_of(b),
         chosen,
         folder / "quality",
         progress,
-        baseline=_endpoint(third) if third else None,
+        baseline=endpoint_of(third) if third else None,
         prompts=settings.prompts,
         facts={arm.side: arm.facts for arm in (a, b, *((third,) if third else ()))},
     )

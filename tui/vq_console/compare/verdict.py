@@ -42,6 +42,8 @@ def _endpoint_words(endpoint: Json, a: str, b: str) -> str:
     pair_text = f"{pairs} pairs"
     if word == "equivalent":
         return f"{where} {b} and {a} are equivalent {what} (B/A {ratio:.3f}, {low:.3f} to {high:.3f}, {pair_text})"
+    if word == "inconclusive" and (low > 1 or high < 1):
+        return f"{where} the difference {what} is not decided yet (B/A {ratio:.2f}, only {pairs} valid pairs)"
     if word == "inconclusive":
         return f"{where} the difference {what} is inconclusive (B/A {ratio:.2f}, {low:.2f} to {high:.2f}, {pair_text})"
     higher_is_faster = endpoint.get("metric") == "throughput"

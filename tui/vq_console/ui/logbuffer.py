@@ -19,7 +19,9 @@ WINDOW_LINES = 20_000
 MOST_LINES = 120_000
 DROP_LINES = 20_000
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
-_KERNEL = re.compile(r"Selected \S+ for |Using \S+ for (?:\S+ )?(?:mixed-precision linear|\w+ GEMM|CompressedTensors)|MoE backend")
+_KERNEL = re.compile(
+    r"Selected \S+ for |Using \S+ for (?:\S+ )?(?:mixed-precision linear|\w+ GEMM|CompressedTensors)|MoE backend"
+)
 _READY = re.compile(r"Application startup complete")
 _TROUBLE = re.compile(r"\b(?:Error|Exception|Traceback|out of memory)\b|Your GPU does not have native support")
 

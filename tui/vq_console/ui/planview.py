@@ -37,7 +37,10 @@ def plan_text(plan: Plan, width: int, *, ascii_only: bool = False) -> Text:
     text.append("runs as  ", style="dim")
     text.append(f"{method.resolved or '16-bit (no quantization)'}\n", style="bold")
     if method.asked or method.checkpoint:
-        text.append(f"         asked {method.asked or '–'}, checkpoint {method.checkpoint or '–'} {method.claimed_by}\n", style="dim")
+        text.append(
+            f"         asked {method.asked or '–'}, checkpoint {method.checkpoint or '–'} {method.claimed_by}\n",
+            style="dim",
+        )
     for layer in plan.layers:
         grade_style = {"native": "green", "unsupported": "bold red"}.get(layer.grade, "yellow")
         text.append(f"{layer.kind:9}", style="dim")
@@ -81,7 +84,12 @@ def fit_text(fit: Fit, width: int, *, ascii_only: bool = False) -> Text:
     if fit.weights_gib is None:
         return Text("memory   unknown: no checkpoint facts (is the model here? `vq-console pull`)\n", style="dim")
     text.append("memory   ", style="dim")
-    parts = [("weights", fit.weights_gib), ("KV", fit.kv_gib), ("activations", fit.activation_gib), ("graphs", fit.graphs_gib)]
+    parts = [
+        ("weights", fit.weights_gib),
+        ("KV", fit.kv_gib),
+        ("activations", fit.activation_gib),
+        ("graphs", fit.graphs_gib),
+    ]
     text.append(" · ".join(f"{name} {value:.2f}" for name, value in parts if value is not None) + " GiB\n")
     if fit.budget_gib:
         used = sum(value for _, value in parts if value is not None)

@@ -68,7 +68,7 @@ def forest(endpoints: Sequence[Mapping[str, Any]], width: int, *, ascii_only: bo
     axis[log_position(1.03, low, high, room)] = ")"
     axis[one] = "|" if ascii_only else "┃"
     ticks = [" "] * (room + 6)
-    for value in (low ** 0.9, 1.0, high ** 0.9):
+    for value in (low**0.9, 1.0, high**0.9):
         text = f"{value:.2f}"
         start = max(0, min(log_position(value, low, high, room) - 2, room - len(text)))
         ticks[start : start + len(text)] = text
@@ -82,7 +82,12 @@ def _name(endpoint: Mapping[str, Any]) -> str:
     return f"{endpoint.get('metric')} @{endpoint.get('concurrency')}"
 
 
-KLD_BANDS = ((1e-4, 0.002, "indistinguishable"), (0.002, 0.05, "small"), (0.05, 0.1, "noticeable"), (0.1, 1.0, "damaging"))
+KLD_BANDS = (
+    (1e-4, 0.002, "indistinguishable"),
+    (0.002, 0.05, "small"),
+    (0.05, 0.1, "noticeable"),
+    (0.1, 1.0, "damaging"),
+)
 
 
 def kld_bands(kld: Mapping[str, Any], width: int, *, ascii_only: bool = False) -> list[str]:

@@ -83,11 +83,21 @@ def host_line(host: Host | None, history: Sequence[float], width: int, *, ascii_
     used = total - free if total is not None and free is not None else None
     text = Text(no_wrap=True)
     text.append("CPU ", style="bold")
-    isa = "AMX" if "amx_tile" in host.cpu_isa else "AVX-512" if "avx512f" in host.cpu_isa else "AVX2" if "avx2" in host.cpu_isa else ""
+    isa = (
+        "AMX"
+        if "amx_tile" in host.cpu_isa
+        else "AVX-512"
+        if "avx512f" in host.cpu_isa
+        else "AVX2"
+        if "avx2" in host.cpu_isa
+        else ""
+    )
     text.append(f"{(host.cpu_model or 'processor')[:30]} {host.cpu_count or DASH} cores {isa}  ")
     text.append(bar(used / total if used is not None and total else None, 16, ascii_only=ascii_only), style="cyan")
     text.append(f" {gib(used)}/{gib(total)} GiB")
-    tail = f"  load {DASH if host.cpu_pct is None else f'{host.cpu_pct:.0f} %'} " + sparkline(history, 8, ascii_only=ascii_only)
+    tail = f"  load {DASH if host.cpu_pct is None else f'{host.cpu_pct:.0f} %'} " + sparkline(
+        history, 8, ascii_only=ascii_only
+    )
     if text.cell_len + len(tail) <= width:
         text.append(tail)
     return text
@@ -223,7 +233,12 @@ def facts_text(server: ServerSnapshot) -> Text:
         rows.append(("kernel", "not found in the log"))
     for row in server.seen.get("asked_vs_runs") or ():
         mark = "▲ " if row.get("alarm") else ""
-        rows.append((f"{row['kind']}", f"{mark}expected {row.get('expected') or DASH}, runs {row.get('selected') or DASH} ({row.get('grade')})"))
+        rows.append(
+            (
+                f"{row['kind']}",
+                f"{mark}expected {row.get('expected') or DASH}, runs {row.get('selected') or DASH} ({row.get('grade')})",
+            )
+        )
     rows.append(("attention", str(facts.get("attention_backend") or DASH)))
     tokens = facts.get("kv_cache_tokens")
     kv = f"{facts.get('kv_cache_dtype') or 'auto'}" + (f", {tokens:,} tokens" if tokens is not None else "")
@@ -271,7 +286,9 @@ def problem_text(server: ServerSnapshot) -> Text:
     for row in server.seen.get("asked_vs_runs") or ():
         if row.get("alarm"):
             text.append("▲ runs another kernel than expected\n", style="bold yellow")
-            text.append(f"{row['kind']}: expected {row['expected']}, runs {row['selected']} ({row['grade']}). {row.get('detail') or ''}\n")
+            text.append(
+                f"{row['kind']}: expected {row['expected']}, runs {row['selected']} ({row['grade']}). {row.get('detail') or ''}\n"
+            )
     if problem is not None:
         text.append(f"▲ {problem.get('title')}\n", style="yellow")
         text.append(f"{problem.get('explanation')}\n")

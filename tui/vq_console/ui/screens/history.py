@@ -91,7 +91,14 @@ class HistoryScreen(ConsoleScreen):
             state = Text("SIMULATED " if run.simulated else "", style="bold")
             state.append(run.state if run.error is None else "cannot be read", style="red" if run.error else "")
             when = time.strftime("%m-%d %H:%M", time.localtime(run.created))
-            table.add_row(Text(when), Text(arms[:40]), state, Text(run.quality_word or "–"), Text(" ".join(run.tags)), key=run.name)
+            table.add_row(
+                Text(when),
+                Text(arms[:40]),
+                state,
+                Text(run.quality_word or "–"),
+                Text(" ".join(run.tags)),
+                key=run.name,
+            )
         self.query_one("#history-body").display = bool(self._runs) or bool(self._filter)
         self.query_one("#history-empty").display = not self._runs and not self._filter
         if self._runs:
@@ -197,7 +204,9 @@ class HistoryScreen(ConsoleScreen):
             style = {"regression": "bold red", "improvement": "green"}.get(change.word, "dim")
             text.append(f"{change.what:28} {number(change.before):>14} → {number(change.after):<14} ")
             text.append(f"{change.word}\n", style=style)
-        self.query_one("#run-text", Static).update(text if changes else Text("nothing to compare: no endpoint in common"))
+        self.query_one("#run-text", Static).update(
+            text if changes else Text("nothing to compare: no endpoint in common")
+        )
 
     def action_export(self) -> None:
         """Write a bundle to the current folder."""
@@ -212,7 +221,9 @@ class HistoryScreen(ConsoleScreen):
     async def action_remove(self) -> None:
         """Delete a run after a question."""
         run = self.selected()
-        if run is not None and await self.app.push_screen_wait(Confirm(f"Delete {run.name}?", "Its samples and report are gone then.")):
+        if run is not None and await self.app.push_screen_wait(
+            Confirm(f"Delete {run.name}?", "Its samples and report are gone then.")
+        ):
             try:
                 history.delete_run(run)
             except (VqError, OSError) as error:

@@ -151,10 +151,16 @@ class LogsScreen(ConsoleScreen):
             text.append(str(self._path), style="dim")
             text.append(f"  {len(view.buffer.shown):,} lines")
             if view.buffer.level or view.buffer.process:
-                text.append(f"  only {view.buffer.level or 'all levels'}, {view.buffer.process or 'all processes'}", style="bold")
+                text.append(
+                    f"  only {view.buffer.level or 'all levels'}, {view.buffer.process or 'all processes'}",
+                    style="bold",
+                )
             if view.buffer.pattern is not None:
                 text.append(f"  {len(view.buffer.matches):,} matches of {view.buffer.pattern.pattern!r}", style="bold")
-            text.append("  following" if view.following else "  paused (f follows)", style="green" if view.following else "yellow")
+            text.append(
+                "  following" if view.following else "  paused (f follows)",
+                style="green" if view.following else "yellow",
+            )
         self.query_one("#log-head", Static).update(text)
 
     @on(LogView.Moved)
@@ -273,7 +279,10 @@ def explanation_text(explanation: Explanation) -> Text:
     text.append(f"{diagnosis.slug}\n\n", style="dim")
     text.append(f"{diagnosis.explanation}\n")
     if diagnosis.root_line:
-        text.append(f"\nline {diagnosis.root_line}" + (f", {diagnosis.process}" if diagnosis.process else "") + "  [g]\n", style="bold")
+        text.append(
+            f"\nline {diagnosis.root_line}" + (f", {diagnosis.process}" if diagnosis.process else "") + "  [g]\n",
+            style="bold",
+        )
         text.append(f"{strip_control(diagnosis.evidence)[:600]}\n", style="dim")
     if diagnosis.severity in {"error", "warning", "unknown"}:
         for fix in diagnosis.fixes:
@@ -285,12 +294,22 @@ def explanation_text(explanation: Explanation) -> Text:
         text.append(f"{kernel.get('module')}: {kernel.get('kernel')}\n")
     if not facts.get("kernels"):
         text.append("kernel line not found\n")
-    for key in ("vllm_version", "quantization", "attention_backend", "moe_backend", "kv_cache_dtype", "kv_cache_tokens", "model_load_gib"):
+    for key in (
+        "vllm_version",
+        "quantization",
+        "attention_backend",
+        "moe_backend",
+        "kv_cache_dtype",
+        "kv_cache_tokens",
+        "model_load_gib",
+    ):
         if facts.get(key) is not None:
             text.append(f"{key.replace('_', ' ')}: {facts[key]}\n")
     if explanation.phases:
         text.append("\nstart-up\n", style="bold")
         longest = max(phase.seconds for phase in explanation.phases)
         for phase in explanation.phases:
-            text.append(f"{phase.name:16} {seconds_text(phase.seconds):>6}\n", style="bold" if phase.seconds == longest else "")
+            text.append(
+                f"{phase.name:16} {seconds_text(phase.seconds):>6}\n", style="bold" if phase.seconds == longest else ""
+            )
     return text

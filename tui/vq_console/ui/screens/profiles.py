@@ -95,7 +95,9 @@ class ProfilesScreen(ConsoleScreen):
                     yield Label("model")
                     yield Input(id="field-model", compact=True)
                     yield Label("quantization")
-                    yield Select[str]([], id="field-quantization", allow_blank=True, prompt="as the checkpoint says", compact=True)
+                    yield Select[str](
+                        [], id="field-quantization", allow_blank=True, prompt="as the checkpoint says", compact=True
+                    )
                     yield Static(id="method-help")
                     yield Label("KV cache dtype")
                     yield Select[str]([], id="field-kv_cache_dtype", allow_blank=True, prompt="auto", compact=True)
@@ -139,8 +141,10 @@ class ProfilesScreen(ConsoleScreen):
         wanted = self.query_one("#profile-search", Input).value.lower()
         current = select or (self._path.stem if self._path else None)
         self._shown = tuple(
-            entry for entry in self._listed
-            if wanted in f"{entry.name} {entry.profile.model if entry.profile else ''} "
+            entry
+            for entry in self._listed
+            if wanted
+            in f"{entry.name} {entry.profile.model if entry.profile else ''} "
             f"{' '.join(entry.profile.tags) if entry.profile else ''}".lower()
         )
         table = self.query_one("#profile-list", DataTable)
@@ -172,9 +176,15 @@ class ProfilesScreen(ConsoleScreen):
                 return snapshot(None)
 
         self._catalogue = catalogue = await asyncio.to_thread(read)
-        methods = [*(catalogue.online or ()), *(m for m in catalogue.quantization or () if m not in (catalogue.online or ()))]
+        methods = [
+            *(catalogue.online or ()),
+            *(m for m in catalogue.quantization or () if m not in (catalogue.online or ())),
+        ]
         self._filling = True
-        for selector, values in (("#field-quantization", methods), ("#field-kv_cache_dtype", catalogue.kv_cache_dtypes or ())):
+        for selector, values in (
+            ("#field-quantization", methods),
+            ("#field-kv_cache_dtype", catalogue.kv_cache_dtypes or ()),
+        ):
             self.query_one(selector, Select).set_options([(value, value) for value in values])
         self._filling = False
         self._fill()
@@ -239,7 +249,9 @@ class ProfilesScreen(ConsoleScreen):
         self._filling = False
         shown = {"quantization", "kv_cache_dtype", *(key for key, _, _ in FIELDS)}
         others = [f"{key} = {value}" for key, value in profile.args.items() if key not in shown]
-        others += [f"env {key} = {'(from environment)' if not isinstance(v, str) else v}" for key, v in profile.env.items()]
+        others += [
+            f"env {key} = {'(from environment)' if not isinstance(v, str) else v}" for key, v in profile.env.items()
+        ]
         self.query_one("#other-args", Static).update(Text("\n".join(others), style="dim"))
         method = str(profile.args.get("quantization") or "")
         self.query_one("#method-help", Static).update(Text(METHOD_HELP.get(method, ""), style="dim"))
@@ -479,7 +491,10 @@ class ProfilesScreen(ConsoleScreen):
             sources = await asyncio.to_thread(lambda: list(read_sources(where)))
             for source in sources:
                 profile = parse_import(source)
-                risks = "\n".join(f"▲ {risk.key}: {risk.why}" for risk in trust_review(profile)) or "it runs no foreign code"
+                risks = (
+                    "\n".join(f"▲ {risk.key}: {risk.why}" for risk in trust_review(profile))
+                    or "it runs no foreign code"
+                )
                 if await self.app.push_screen_wait(Confirm(f"Keep {profile.name} ({profile.model})?", risks)):
                     keep_import(profile)
                     self.load(profile.name)

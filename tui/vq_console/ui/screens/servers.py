@@ -120,7 +120,9 @@ class ServersScreen(ConsoleScreen):
             selected = self.console_app.selected_server
             table.clear()
             for server in snapshot.servers:
-                table.add_row(*[views.cell(server, c.key, ascii_only=self._ascii) for c in columns], key=server.record.name)
+                table.add_row(
+                    *[views.cell(server, c.key, ascii_only=self._ascii) for c in columns], key=server.record.name
+                )
             if selected in names:
                 table.move_cursor(row=names.index(selected))
             return

@@ -47,7 +47,9 @@ class Choose(ModalScreen[str | None]):
     """One of many, filtered while typing; Escape chooses none."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        ("escape", "dismiss(None)", "Cancel"), ("down", "cursor(1)", "Down"), ("up", "cursor(-1)", "Up"),
+        ("escape", "dismiss(None)", "Cancel"),
+        ("down", "cursor(1)", "Down"),
+        ("up", "cursor(-1)", "Up"),
     ]
 
     def __init__(self, question: str, options: Sequence[tuple[str, str]], *, free: bool = False) -> None:

@@ -24,7 +24,9 @@ class ProgressLine(Static):
 
     def show(self, tail: RunTail) -> None:
         if tail.ended:
-            words = {"finished": "finished", "partial": "stopped early; what was measured is kept"}.get(tail.state, "failed")
+            words = {"finished": "finished", "partial": "stopped early; what was measured is kept"}.get(
+                tail.state, "failed"
+            )
             self.update(Text(f"{words}: {tail.folder.name}" + (f"   {tail.error}" if tail.error else "")))
             return
         if not tail.events:
@@ -59,7 +61,9 @@ class LatencyPane(VerticalScroll):
 
     def clear(self) -> None:
         self.query_one(DataTable).clear()
-        self.query_one("#latency-head", Static).update(Text("No latency check has run for this pair yet: g", style="dim"))
+        self.query_one("#latency-head", Static).update(
+            Text("No latency check has run for this pair yet: g", style="dim")
+        )
         self.query_one("#latency-forest", Static).update("")
 
     def show(self, tail: RunTail) -> None:
@@ -71,9 +75,15 @@ class LatencyPane(VerticalScroll):
         for row in latency_rows(latency):
             table.add_row(*row)
         final = tail.summary is not None
-        head = "* primary; each interval's unit is the pair of interleaved blocks" if final else "so far; intervals hold at any time"
+        head = (
+            "* primary; each interval's unit is the pair of interleaved blocks"
+            if final
+            else "so far; intervals hold at any time"
+        )
         void = f", {latency.get('void')} void" if latency.get("void") else ""
-        self.query_one("#latency-head", Static).update(Text(f"{latency.get('blocks') or '–'} blocks{void}; {head}", style="dim"))
+        self.query_one("#latency-head", Static).update(
+            Text(f"{latency.get('blocks') or '–'} blocks{void}; {head}", style="dim")
+        )
         width = max(self.size.width - 8, 30)
         lines = forest(latency["endpoints"], min(width, 100), ascii_only=_ascii(self))
         self.query_one("#latency-forest", Static).update(
@@ -91,7 +101,9 @@ class QualityPane(VerticalScroll):
         self.clear()
 
     def clear(self) -> None:
-        self.query_one("#quality-text", Static).update(Text("No quality check has run for this pair yet: g", style="dim"))
+        self.query_one("#quality-text", Static).update(
+            Text("No quality check has run for this pair yet: g", style="dim")
+        )
 
     def show(self, tail: RunTail) -> None:
         quality = (tail.summary or {}).get("quality") if tail.summary else tail.interim.get("quality")
@@ -129,7 +141,9 @@ def quality_text(quality: Mapping[str, Any], width: int, *, ascii_only: bool = F
     if quality.get("health"):
         text.append("\n\nhealth: answers with a fault, of all\n", style="bold")
         for item in quality["health"]:
-            text.append(f"{item['name']:24} A {number(item.get('a')):>5}  B {number(item.get('b')):>5}  of {number(item.get('n'))}\n")
+            text.append(
+                f"{item['name']:24} A {number(item.get('a')):>5}  B {number(item.get('b')):>5}  of {number(item.get('n'))}\n"
+            )
     return text
 
 
@@ -143,7 +157,9 @@ class VerdictPane(VerticalScroll):
         self.clear()
 
     def clear(self) -> None:
-        self.query_one("#verdict-text", Static).update(Text("No verdict yet. g measures the two arms in minutes.", style="dim"))
+        self.query_one("#verdict-text", Static).update(
+            Text("No verdict yet. g measures the two arms in minutes.", style="dim")
+        )
 
     def show(self, tail: RunTail) -> None:
         if tail.summary is None:
@@ -161,12 +177,17 @@ def verdict_text(summary: Mapping[str, Any]) -> Text:
         arm = (summary.get("arms") or {}).get(side) or {}
         text.append(f"{side}  ", style="bold")
         facts = arm.get("facts") or {}
-        kernels = ", ".join(dict.fromkeys(str(k.get("kernel")) for k in facts.get("kernels") or ())) or "kernel not in the log"
+        kernels = (
+            ", ".join(dict.fromkeys(str(k.get("kernel")) for k in facts.get("kernels") or ()))
+            or "kernel not in the log"
+        )
         name = arm.get("profile") or arm.get("label") or arm.get("url")
         text.append(f"{name}  {facts.get('quantization') or 'unquantized'}  {kernels}\n")
         for row in arm.get("asked_vs_runs") or ():
             if row.get("alarm"):
-                text.append(f"   ▲ {row['kind']}: expected {row['expected']}, runs {row['selected']}\n", style="bold red")
+                text.append(
+                    f"   ▲ {row['kind']}: expected {row['expected']}, runs {row['selected']}\n", style="bold red"
+                )
     text.append("\n")
     for name, words in (summary.get("verdict") or {}).items():
         text.append(f"{name.capitalize():9}", style="bold")

@@ -1,0 +1,121 @@
+"""The whole console with a stand-in engine: two servers that run, one that failed, one that runs the wrong kernel.
+
+Lives in a home of its own under the cache folder, so that nothing of the user's is touched, and leaves no process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from vq_console.core.errors import ExitCode, VqError
+from vq_console.core.places import HOME_VARIABLE, cache_dir
+from vq_console.profiles.model import Profile
+
+MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+
+PROFILES: tuple[tuple[str, str, Mapping[str, Any], Mapping[str, Any]], ...] = (
+    (
+        "tour-fp8",
+        "FP8 on load, as recorded on an H200",
+        {"quantization": "fp8_per_tensor", "kv_cache_dtype": "fp8"},
+        {"script": "h200-fp8", "startup_s": 4.0, "tpot_factor": 8.0, "kl": 0.004, "ttft_ms": 60.0},
+    ),
+    (
+        "tour-int4",
+        "INT4 weights (W4A16), as recorded on an H200",
+        {},
+        {"script": "h200-w4a16", "startup_s": 4.0, "tpot_factor": 8.0, "kl": 0.03, "kl_seed": 2, "ttft_ms": 66.0},
+    ),
+    (
+        "tour-too-long",
+        "asks for more context than the KV cache holds: see what the log is explained to mean",
+        {"max_model_len": 131072},
+        {"script": "fail-kv-too-small", "startup_s": 3.0, "faults": {"die_loading": True}},
+    ),
+)
+RUNNING = ("tour-fp8", "tour-int4")
+
+
+def run_simulated(say: Callable[[str], None], *, headless: bool, as_json: bool = False) -> ExitCode:
+    """Start the stand-ins; then open the console, or run the comparison and print its verdict."""
+    home = cache_dir() / "simulated-tour"
+    shutil.rmtree(home / "config", ignore_errors=True)
+    os.environ[HOME_VARIABLE] = str(home)
+    say("SIMULATED: stand-in engines, no GPU, no download; figures say nothing about any hardware")
+    _save_profiles()
+    with ExitStack() as stack:
+        _start(stack, say)
+        if headless:
+            return _compare(say, as_json=as_json)
+        from vq_console.ui.app import run_console
+
+        return run_console(simulated=True)
+
+
+def _save_profiles() -> None:
+    from vq_console.profiles.store import save_profile
+
+    for name, description, args, spec in PROFILES:
+        save_profile(
+            Profile(
+                name=name,
+                model=MODEL,
+                description=f"SIMULATED: {description}",
+                args={"max_model_len": 8192, **args},
+                env={"VQ_SIM_SPEC": json.dumps(spec)},
+                tags=("simulated",),
+            )
+        )
+
+
+def _start(stack: ExitStack, say: Callable[[str], None]) -> None:
+    """Launch what does not run yet; `stack` stops it all."""
+    from vq_console.engines.find import choose_engine
+    from vq_console.profiles.store import load_profile
+    from vq_console.serving.control import stop_server, wait_ready
+    from vq_console.serving.launch import launch
+    from vq_console.serving.model import LIVE
+    from vq_console.serving.registry import forget_server, list_servers
+
+    engine = choose_engine(python="simulator")
+
+    def stop_all() -> None:
+        for server in list_servers():
+            if server.state in LIVE and not server.attached:
+                stop_server(server.name)
+
+    stop_all()
+    for server in list_servers():
+        forget_server(server.name)
+    stack.callback(stop_all)
+    for name, *_ in PROFILES:
+        say(f"starting {name}")
+        launch(load_profile(name), engine=engine, force=True)
+    for name in RUNNING:
+        wait_ready(name)
+        say(f"{name} is ready")
+
+
+def _compare(say: Callable[[str], None], *, as_json: bool) -> ExitCode:
+    from vq_console.commands.common import emit
+    from vq_console.compare.run import AbSettings, run_ab
+
+    settings = AbSettings(engine="simulator", latency_budget_s=60, quality_budget_s=45)
+    try:
+        outcome = run_ab(f"server:{RUNNING[0]}", f"server:{RUNNING[1]}", settings, say)
+    except VqError as error:
+        say(str(error))
+        return error.exit_code
+    if as_json:
+        emit("vq-console/demo/1", {**outcome.summary, "report": str(outcome.report)})
+    else:
+        from vq_console.commands.ab import print_verdict
+
+        print_verdict(outcome.summary)
+        print(f"report:  {outcome.report}")
+    return ExitCode.PARTIAL if outcome.partial else ExitCode.DONE
