@@ -13,7 +13,7 @@ from vq_console.preflight.kv import bytes_per_token, kv_shape
 from vq_console.preflight.method import Resolution
 from vq_console.preflight.model import Fit
 from vq_console.preflight.scheme import Scheme
-from vq_console.preflight.shapes import Anatomy, Linear, anatomy
+from vq_console.preflight.shapes import Anatomy, Linear, anatomy, expert_count
 from vq_console.preflight.situation import Situation
 from vq_console.preflight.values import as_list, real, whole
 from vq_console.preflight.versions import span
@@ -287,7 +287,9 @@ def _counted(situation: Situation, resolution: Resolution, shape: Anatomy) -> tu
         channels = out * layer.count / pp * 4 if scheme.group == -1 else 0
         quantized += elements * bits / 8 + channels
         sixteen += elements * 2
-        largest = max(largest, elements / max(layer.count, 1) * 2)
+        # All experts of a layer arrive, and are quantized, as one.
+        alike = layer.count / (expert_count(situation.facts) or 1) if layer.kind == "moe" else layer.count
+        largest = max(largest, elements * 2 / max(alike, 1))
     rest = ((shape.embedding + shape.lm_head) / tp + shape.other / pp) * 2
     return quantized + rest, sixteen + rest, largest
 

@@ -41,6 +41,8 @@ class Row:
     source: str = GATES
 
 
+UNREAD = "?"
+"""Stands for a choice between backends that was not read in these releases: the grade is known, the name is not."""
 ANY = ((0, 999),)
 TURING_UP = ((75, 999),)
 BELOW_ADA = ((75, 88),)
@@ -249,9 +251,11 @@ ROCM_LINEAR: dict[str, tuple[Row, ...]] = {
 
 CUDA_MOE: dict[str, tuple[Row, ...]] = {
     "fp8_tensor": (
-        Row("FLASHINFER_TRTLLM", DATACENTER_BLACKWELL, source=ORACLE),
-        Row("FLASHINFER_CUTLASS", ((100, 109), (120, 129)), source=ORACLE),
-        Row("TRITON", HOPPER, source=f"{ORACLE}; {H200}"),
+        Row("FLASHINFER_TRTLLM", DATACENTER_BLACKWELL, only="static", source=ORACLE),
+        Row("FLASHINFER_CUTLASS", ((90, 90), (100, 109), (120, 129)), only="static", source=ORACLE),
+        Row("TRITON", ADA_UP, versions=span("<0.27.2"), source=f"{ORACLE}; {H200}"),
+        Row(UNREAD, HOPPER_UP, versions=span("<0.32"), source=ORACLE),
+        Row("VLLM_CUTLASS", HOPPER_UP, source=ORACLE),
         Row("TRITON", ADA_UP, source=ORACLE),
         Row("MARLIN", TURING_UP, "weight-only", source=ORACLE),
     ),
@@ -270,8 +274,9 @@ CUDA_MOE: dict[str, tuple[Row, ...]] = {
     ),
     "nvfp4": (
         Row("FLASHINFER_TRTLLM", DATACENTER_BLACKWELL, source=ORACLE),
-        Row("FLASHINFER_CUTLASS", BLACKWELL, source=ORACLE),
+        Row("FLASHINFER_CUTLASS", ((100, 109), (120, 129)), source=ORACLE),
         Row("VLLM_CUTLASS", BLACKWELL, source=ORACLE),
+        Row("HUMMING", HOPPER, "weight-only", _HUMMING_FIRST, source=ORACLE),
         Row("MARLIN", TURING_UP, "weight-only", source=ORACLE),
         Row("EMULATION", ANY, "emulated", source=ORACLE),
     ),
@@ -281,11 +286,12 @@ CUDA_MOE: dict[str, tuple[Row, ...]] = {
         Row("MARLIN", TURING_UP, source=ORACLE),
     ),
     "wna16": (
-        Row("FLASHINFER_TRTLLM", DATACENTER_BLACKWELL, bits=(4,), source=ORACLE),
+        Row("FLASHINFER_TRTLLM", DATACENTER_BLACKWELL, groups=(32,), bits=(4,), source=ORACLE),
+        Row("HUMMING", HOPPER, versions=_HUMMING_FIRST, source=ORACLE),
         Row("MARLIN", TURING_UP, groups=MARLIN_GROUPS, source=f"{ORACLE}; {H200}"),
         Row("TRITON", ANY, source=ORACLE),
     ),
-    "int8": (Row("TRITON", ANY, source=ORACLE),),
+    "int8": (Row("TRITON", TURING_UP, source=ORACLE),),
     "int8_a16": (Row("TRITON", ANY, source=ORACLE),),
     "mxfp8": (
         Row("FLASHINFER_TRTLLM", DATACENTER_BLACKWELL, source=ORACLE),
@@ -294,8 +300,10 @@ CUDA_MOE: dict[str, tuple[Row, ...]] = {
         Row("MARLIN", TURING_UP, "weight-only", source=ORACLE),
     ),
     "none": (
+        Row(UNREAD, HOPPER, "unquantized", span("<0.32"), source=ORACLE),
+        Row("TRITON", HOPPER, "unquantized", source=ORACLE),
         Row("FLASHINFER_TRTLLM", DATACENTER_BLACKWELL, "unquantized", source=ORACLE),
-        Row("FLASHINFER_CUTLASS", HOPPER_UP, "unquantized", source=ORACLE),
+        Row("FLASHINFER_CUTLASS", ((100, 109), (120, 129)), "unquantized", source=ORACLE),
         Row("TRITON", ANY, "unquantized", source=ORACLE),
     ),
 }

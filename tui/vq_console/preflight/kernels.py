@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from vq_console.preflight.kernel_table import CPU_LINEAR, CUDA_LINEAR, CUDA_MOE, LEGACY_LINEAR, ROCM_LINEAR, Row
+from vq_console.preflight.kernel_table import CPU_LINEAR, CUDA_LINEAR, CUDA_MOE, LEGACY_LINEAR, ROCM_LINEAR, UNREAD, Row
 from vq_console.preflight.model import Grade
 from vq_console.preflight.scheme import Scheme
 from vq_console.preflight.versions import READ, Version, neighbours
@@ -106,7 +106,8 @@ def _first(
         if row.kernel in where.disabled or not row.versions.holds(version):
             continue
         if _fits(row, scheme, where):
-            return Pick(row.kernel, row.grade, row.source, row.fails.format(sm=where.sm))
+            kernel = None if row.kernel == UNREAD else row.kernel
+            return Pick(kernel, row.grade, row.source, row.fails.format(sm=where.sm))
     return Pick(None, "unsupported", "no kernel of the list can run it")
 
 

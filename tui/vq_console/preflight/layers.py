@@ -9,7 +9,7 @@ from vq_console.preflight.fit import ignored, layer_scheme
 from vq_console.preflight.ignore import Reach, reach
 from vq_console.preflight.kernels import UNKNOWN, Pick, Where, linear_kernel, moe_kernel
 from vq_console.preflight.kv import resolved_kv_dtype
-from vq_console.preflight.method import Resolution
+from vq_console.preflight.method import Resolution, is_online
 from vq_console.preflight.model import Grade, LayerExpectation
 from vq_console.preflight.scheme import NONE, Scheme
 from vq_console.preflight.shapes import Linear, anatomy
@@ -42,8 +42,11 @@ def conditions(situation: Situation, shapes: tuple[tuple[int, int], ...] = ()) -
 
 
 def _static(situation: Situation) -> bool | None:
+    """Whether activations have one scale for the tensor; quantized on load they have one per token (cutlass_fp8)."""
+    if situation.fact("quant_method") is None and is_online(situation):
+        return False
     words = " ".join(str(situation.fact(key) or "") for key in ("scheme", "activation_scheme")).lower()
-    return False if "dynamic" in words and "fp8_dynamic" in words else None
+    return False if "dynamic" in words else None
 
 
 def _deep_gemm_unsuited(situation: Situation) -> bool:

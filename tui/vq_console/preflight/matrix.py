@@ -6,7 +6,7 @@ Pure. Cells come from the same tables and demands that plans are made of; what i
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from vq_console.preflight.kernels import Pick, Where, linear_kernel, moe_kernel
@@ -59,7 +59,7 @@ METHODS: tuple[MethodRow, ...] = (
     MethodRow("fp8_per_block (online)", "linear", FP8_BLOCK, versions=_ONLINE),
     MethodRow("fp8_per_block (online)", "moe", FP8_BLOCK, versions=_ONLINE),
     MethodRow("mxfp8 (online)", "linear", MXFP8, versions=_ONLINE),
-    MethodRow("mxfp4 (online)", "linear", MXFP4_A16, versions=span(">=0.29")),
+    MethodRow("mxfp4 (online)", "linear", MXFP4, versions=span(">=0.29")),
     MethodRow("int8_per_channel_weight_only (online)", "linear", NONE, versions=_ONLINE),
     MethodRow("int8_per_channel_weight_only (online)", "moe", INT8_A16, versions=_ONLINE),
     MethodRow("nvfp4_per_token (online)", "linear", NONE, ((100, 109),), span(">=0.26")),
@@ -119,6 +119,8 @@ class Cell:
 def cell(row: MethodRow, device: str, version: Version) -> Cell:
     """One cell; `device` is one of `DEVICES` or `sm` with any capability."""
     where = _where(device, version)
+    if row.method.endswith("(online)"):
+        where = replace(where, static_activations=False)
     pick = _pick(row, where)
     return Cell(
         row.method,
@@ -172,7 +174,7 @@ def cell_text(found: Cell) -> str:
     """A cell as a person reads it: the kernel without what every name has, and the grade where it is not native."""
     if found.grade in {"unknown", "unsupported"} and found.kernel is None:
         return "?" if found.grade == "unknown" else "–"
-    name = found.kernel or ""
+    name = found.kernel or ("" if found.grade == "unquantized" else "?")
     for tail in ("ScaledMMLinearKernel", "LinearKernel", "ScaledMMKernel", "Kernel"):
         if name.endswith(tail):
             name = name[: -len(tail)]

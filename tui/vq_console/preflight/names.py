@@ -22,7 +22,7 @@ _SUFFIXES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     (r"fp8[-_]dynamic", {"quant_method": "compressed-tensors", "format": "float-quantized", "scheme": "FP8_DYNAMIC"}),
     (r"[-_]fp8\b", {"quant_method": "fp8"}),
     (r"w8a8", {"quant_method": "compressed-tensors", "format": "int-quantized", "bits": 8}),
-    (r"w4a16", {"quant_method": "compressed-tensors", "format": "pack-quantized", "bits": 4}),
+    (r"w4a16", {"quant_method": "compressed-tensors", "format": "pack-quantized", "bits": 4, "group_size": 128}),
     (r"gptq[-_]int8", {"quant_method": "gptq", "bits": 8}),
     (r"gptq", {"quant_method": "gptq", "bits": 4}),
     (r"awq", {"quant_method": "awq", "bits": 4}),

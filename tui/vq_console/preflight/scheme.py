@@ -78,7 +78,7 @@ ONLINE: Mapping[str, tuple[Scheme, Scheme]] = {
     "fp8_per_channel": (FP8_CHANNEL, FP8_CHANNEL),
     "fp8_per_block": (FP8_BLOCK, FP8_BLOCK),
     "mxfp8": (MXFP8, MXFP8),
-    "mxfp4": (MXFP4_A16, MXFP4_A16),
+    "mxfp4": (MXFP4, MXFP4_A16),
     "int8_per_channel_weight_only": (NONE, INT8_A16),
     "nvfp4_per_token": (NONE, NVFP4),
     "experts_int8": (NONE, INT8_A16),

@@ -7,7 +7,7 @@ good at. What cannot run is kept apart with its reason.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vq_console.engines.model import Catalogue, Engine
@@ -15,6 +15,7 @@ from vq_console.preflight.model import Fit, Grade, Plan, Target
 from vq_console.preflight.names import presume
 from vq_console.preflight.plan import make_plan
 from vq_console.preflight.scheme import checkpoint_scheme
+from vq_console.preflight.values import real, whole
 from vq_console.profiles.model import Profile
 
 _GRADES: Mapping[Grade, int] = {
@@ -29,6 +30,7 @@ _GRADES: Mapping[Grade, int] = {
 SMALL = "small batches: decoding waits for memory, and the weights are small"
 LARGE = "large batches: the arithmetic itself is narrow"
 BOTH = "small and large batches: small weights and narrow arithmetic"
+LONG = "long contexts: the KV cache is half as large, the weights are not quantized"
 PLAIN = "quality first: nothing is quantized"
 
 
@@ -104,9 +106,14 @@ def suggest(
     choices: list[tuple[tuple[float, ...], Choice]] = []
     refused: dict[str, str] = {}
     for candidate in _candidates(model, facts, known, catalogue):
-        profile = Profile(name=_name(model, candidate.label), model=model, args=dict(candidate.args))
         judged = Target({k: v for k, v in target.facts.items() if k != "checkpoint"}, target.origin)
+        args = {**candidate.args, **_room(known, target)}
+        profile = Profile(name=_name(model, candidate.label), model=model, args=args)
         plan = make_plan(profile, judged, engine=engine, catalogue=catalogue, checkpoint_facts=candidate.facts)
+        longest = plan.fit.max_context
+        if longest is not None and _SHORTEST <= longest < int(args.get("max_model_len") or 0):
+            profile = replace(profile, args={**args, "max_model_len": longest})
+            plan = make_plan(profile, judged, engine=engine, catalogue=catalogue, checkpoint_facts=candidate.facts)
         errors = [finding for finding in plan.findings if finding.severity == "error"]
         if errors:
             refused[candidate.label] = errors[0].message
@@ -118,6 +125,23 @@ def suggest(
         choice = _choice(candidate, profile, plan, grade)
         choices.append((_rank(plan, grade, candidate), choice))
     return Suggestion(tuple(choice for _, choice in sorted(choices, key=lambda pair: pair[0])), refused)
+
+
+_CONTEXT = 8192
+_SHORTEST = 2048
+
+
+def _room(known: Mapping[str, Any], target: Target) -> dict[str, Any]:
+    """A context that most work needs, and a share of memory that is free now."""
+    args: dict[str, Any] = {}
+    longest = whole(known.get("max_position_embeddings"))
+    args["max_model_len"] = min(_CONTEXT, longest) if longest else _CONTEXT
+    cpu = str(target.get("device")) == "cpu"
+    total = real(target.get("host_ram_gib" if cpu else "gpu_mem_gib"))
+    free = real(target.get("host_free_gib" if cpu else "gpu_free_gib"))
+    if total and free is not None and free < total * 0.92:
+        args["gpu_memory_utilization"] = max(int(free / total * 100 - 2), 1) / 100
+    return args
 
 
 def _candidates(
@@ -170,6 +194,8 @@ def _families(plan: Plan) -> str:
         ("INT8", "int8"),
         ("W4A16", "wna16"),
         ("W8A16", "wna16"),
+        ("GGUF", "wna16"),
+        ("bitsandbytes", "wna16"),
     ):
         if word in text:
             return family
@@ -222,7 +248,7 @@ def _choice(candidate: _Candidate, profile: Profile, plan: Plan, grade: Grade) -
     family = _families(plan)
     kernels = sorted({row.kernel for row in plan.layers if row.kind in {"linear", "moe"} and row.kernel})
     if family == "none":
-        regime = PLAIN
+        regime = LONG if profile.args.get("kv_cache_dtype") else PLAIN
     elif family == "wna16" or grade == "weight-only":
         regime = SMALL
     elif device_class(plan.target) in {"ampere", "turing", "cpu"}:

@@ -113,7 +113,12 @@ def mxfp4_on_workstation(context: Context) -> Iterator[Hit]:
         )
 
 
-@rule("kernel-crash-arch", "error", source="report: Triton MXFP4 uses TMA scatter4, which SM 12.x does not have")
+@rule(
+    "kernel-crash-arch",
+    "error",
+    versions="<0.32",
+    source="report: Triton MXFP4 uses TMA scatter4, which SM 12.x does not have; 0.32 constrains it there",
+)
 def triton_mxfp4(context: Context) -> Iterator[Hit]:
     """The Triton MXFP4 experts on workstation Blackwell."""
     s = context.s

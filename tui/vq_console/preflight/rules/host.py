@@ -137,8 +137,10 @@ def pins(context: Context) -> Iterator[Hit]:
         if have is None or wanted is None:
             continue
         try:
-            base = have if name == "flashinfer-python" else have.partition("+")[0]
-            fits = SpecifierSet(wanted).contains(Version(base), prereleases=True)
+            version = Version(have.partition("+")[0])
+            # Post-releases of FlashInfer repackage the same kernels.
+            same = name == "flashinfer-python" and number_tuple(wanted.lstrip("=")) == version.release
+            fits = same or SpecifierSet(wanted).contains(version, prereleases=True)
         except (InvalidSpecifier, InvalidVersion):
             continue
         if not fits and not (name == "flashinfer-python" and s.device != "cuda"):

@@ -40,6 +40,8 @@ def world(context: Context) -> Iterator[Hit]:
     wanted = s.world * s.dp
     if available is None or wanted <= available or s.args.get("distributed_executor_backend") == "ray":
         return
+    if s.device not in {"cuda", "rocm", "xpu"}:
+        return
     if s.count("nnodes") or s.args.get("data_parallel_address"):
         return
     yield Hit(
