@@ -158,7 +158,8 @@ def _show(value: Mapping[str, Any]) -> None:
 
 
 def _quality(args: argparse.Namespace) -> ExitCode:
-    from vq_console.checks.quality import QualitySettings, check_quality
+    from vq_console.checks.quality_settings import QualitySettings
+    from vq_console.checks.quality_single import check_quality
     from vq_console.compare.arms import resolve_endpoint
 
     endpoint = resolve_endpoint(args.arm)

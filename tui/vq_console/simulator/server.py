@@ -41,7 +41,8 @@ class Log:
         """One recorded line."""
         text = fill(line.text, self._values, self._kernels)
         if " version " in text and "▄▄ ▄█" in text:
-            text += "  SIMULATED"
+            # Inner lines of a multi-line message end in a carriage return, which stays the last character.
+            text = text.rstrip("\r") + "  SIMULATED" + "\r" * text.endswith("\r")
         self.raw(text)
 
     def raw(self, text: str) -> None:

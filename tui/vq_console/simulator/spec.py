@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import json
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -219,6 +220,9 @@ class ServeArguments:
             return None
 
 
+_FLAG = re.compile(r"--|-[A-Za-z]")
+
+
 def parse_serve(argv: Sequence[str]) -> ServeArguments:
     """Flags as vLLM writes them (`--a=b`, `--a b c`, bare, `--no-a`), every name accepted. Raises UsageError."""
     flags: dict[str, Any] = {}
@@ -236,7 +240,7 @@ def parse_serve(argv: Sequence[str]) -> ServeArguments:
             flags[name] = value
             continue
         values: list[str] = []
-        while index < len(argv) and not argv[index].startswith("--"):
+        while index < len(argv) and not _FLAG.match(argv[index]):
             values.append(argv[index])
             index += 1
         if not values:
