@@ -123,6 +123,8 @@ def open_arm(arm: Arm, placement: Placement, progress: Progress, stack: ExitStac
 
     Raises LaunchError with the diagnosis when the server does not come up, KeyboardInterrupt when cancelled.
     """
+    if arm.spec.kind == "reference":
+        return
     if arm.spec.kind == "url":
         arm.endpoint = arms_module.url_endpoint(arm.spec.name, arm.label, api_key_env=api_key_env)
         return

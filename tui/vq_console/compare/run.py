@@ -33,6 +33,7 @@ from vq_console.core.text import redact, strip_control
 
 if TYPE_CHECKING:
     from vq_console.checks.endpoint import Endpoint
+    from vq_console.checks.quality_data import Recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,10 @@ def _compare(
         for arm in (a, b, *((third,) if third else ())):
             open_arm(arm, placement, progress, opened, api_key_env=settings.api_key_env)
             keep_arm(arm, folder)
-        if settings.latency and not progress.cancelled():
+        recorded = [arm.label for arm in (a, b) if arm.spec.kind == "reference"]
+        if recorded:
+            validity.append({"flag": "no-latency", "detail": f"{', '.join(recorded)} is a recording: it has no speed"})
+        elif settings.latency and not progress.cancelled():
             latency, flags = run_latency_part(
                 endpoint_of(a), endpoint_of(b), settings, seed, folder, progress, placement
             )
@@ -147,6 +151,15 @@ def endpoint_of(arm: Arm) -> Endpoint:
     if arm.endpoint is None:
         raise CheckError(f"{arm.label} has no endpoint", "a recorded baseline cannot be an arm of a latency check")
     return arm.endpoint
+
+
+def side_of(arm: Arm) -> Endpoint | Recording:
+    """What the quality check takes: the recording that a `ref:` arm names, else the endpoint."""
+    if arm.spec.kind == "reference":
+        from vq_console.checks.reference import load_reference, reference_path
+
+        return load_reference(reference_path(arm.spec.name))
+    return endpoint_of(arm)
 
 
 def run_latency_part(
@@ -168,12 +181,12 @@ def run_quality_part(
 
     chosen = QualitySettings.of(settings.mode, seed=seed, budget_s=settings.quality_budget_s)
     result = run_quality(
-        endpoint_of(a),
+        side_of(a),
         endpoint_of(b),
         chosen,
         folder / "quality",
         progress,
-        baseline=endpoint_of(third) if third else None,
+        baseline=side_of(third) if third else None,
         prompts=settings.prompts,
         facts={arm.side: arm.facts for arm in (a, b, *((third,) if third else ()))},
     )
