@@ -17,6 +17,7 @@ _CHAINED = (
     "The above exception was the direct cause",
 )
 _FRAME = re.compile(r"\s+File \"|\s+\^|\s*\[Previous line repeated|\s{4}|\s*~+\^|  \.\.\.")
+_FILE = re.compile(r'\s+File "[^"]+", line \d+')
 _PROCESS_LINE = re.compile(r"Process ([\w\-]+):$")
 _GROUP = re.compile(r"^\s*(?:\| |\+-+)")
 
@@ -89,6 +90,11 @@ def lay_out(lines: Iterable[LogLine]) -> Layout:
                     spots.append(Spot(line, None))
                 continue
             trace_now = stream.trace
+            if trace_now is None and _FILE.match(message):
+                # The beginning of the traceback was cut off.
+                trace_now = stream.trace = Trace(line.number, process, line.pid, line.level, line.source)
+                stream.ended = stream.chain = False
+                traces.append(trace_now)
             if trace_now is None:
                 spots.append(Spot(line, None))
                 continue

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from vq_console.logs.reader import Run
 
 _EVIDENCE = 1200
-_READY = "Application startup complete"
+_CODE = re.compile(r"\s{4,}(?:raise|return|await|assert|with|self\.)\b")
+"""A line of source, left over from a traceback whose beginning is missing."""
 
 
 def diagnose(run: Run, *, final: bool = False) -> Diagnosis:
@@ -41,8 +42,10 @@ def diagnose(run: Run, *, final: bool = False) -> Diagnosis:
         return _from_hit(best, "error")
     if fatal or raised:
         return _unexplained(layout, context, stop)
-    if context.ready_line is None and stop is not None:
+    if context.ready_line is None and stop is not None and _started(run):
         return _make("startup-interrupted", "error", stop)
+    if final and not lines:
+        return _make("root-cause-not-in-log", "unknown", None, explanation="The log is empty.")
     return _without_failure(run, context, lines, final=final)
 
 
@@ -72,7 +75,7 @@ def _hits(layout: Layout, context: Context, stop: LogLine | None) -> Iterable[Hi
         if stop is not None and line.number > stop.number and context.ready_line is not None:
             continue
         message = line.message
-        if NOISE.search(message):
+        if NOISE.search(message) or _CODE.match(message):
             continue
         for rule in TROUBLE:
             if rule.needle in message:
@@ -93,6 +96,11 @@ def _best(hits: list[Hit]) -> Hit | None:
 
 def _retried(line: LogLine) -> bool:
     return bool(line.level == "ERROR" and line.source and RETRIED.search(line.source))
+
+
+def _started(run: Run) -> bool:
+    """Whether the log shows the beginning of this start; an excerpt of a stop alone is no interrupted start."""
+    return "banner" in run.mark_lines or "requested" in run.sheet.lines or "engine_line" in run.sheet.lines
 
 
 def _stop_line(lines: list[LogLine]) -> LogLine | None:
@@ -163,10 +171,10 @@ def _unexplained(layout: Layout, context: Context, stop: LogLine | None) -> Diag
 
 def _warnings(lines: list[LogLine], context: Context) -> Iterable[Hit]:
     for line in lines:
-        if line.level != "WARNING":
+        if line.level not in ("WARNING", "INFO"):
             continue
         for rule in WARNINGS:
-            if rule.needle in line.message:
+            if rule.needle in line.message and (line.level == "WARNING" or rule.scope == "info"):
                 match = rule.pattern.search(line.message)
                 if match is not None:
                     yield Hit(rule, match, Spot(line, None), context)
@@ -174,7 +182,8 @@ def _warnings(lines: list[LogLine], context: Context) -> Iterable[Hit]:
 
 def _without_failure(run: Run, context: Context, lines: list[LogLine], *, final: bool) -> Diagnosis:
     """Nothing failed: what shows without an error, then warnings, then harmless ones."""
-    complete = "banner" in run.mark_lines and context.ready_line is not None
+    whole = {"engine_line", "kv_cache_tokens", "ready"} <= set(run.sheet.lines)
+    complete = whole and "banner" in run.mark_lines
     for finding in broken_output(context, lines):
         return _from_finding(finding, lines)
     if final:

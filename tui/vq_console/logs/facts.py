@@ -20,6 +20,9 @@ _MOE_WITH_OWN_FORMAT = frozenset({"NvFp4", "Mxfp4", "MxFp8", "MXFP4", "MXFP8"})
 """Schemes whose expert layers are listed among the kernels too; for all schemes `moe_backend` names the backend."""
 
 
+Take: TypeAlias = Callable[["FactSheet", "re.Match[str]", int], None]
+
+
 @dataclass(slots=True)
 class FactSheet:
     """Facts of one run, collected line by line; `values` has the keys of `Explanation.facts`."""
@@ -28,6 +31,8 @@ class FactSheet:
     kernels: list[Kernel] = field(default_factory=list)
     lines: dict[str, int] = field(default_factory=dict)
     """Which line a fact was read from."""
+    later: list[tuple[Take, re.Match[str], int]] = field(default_factory=list)
+    """Long lines that are read when somebody asks: a log of many short runs has one of them in each."""
 
     def put(self, key: str, value: Any, number: int) -> None:
         self.values[key] = value
@@ -54,13 +59,13 @@ class FactSheet:
 
     def as_mapping(self) -> dict[str, Any]:
         """The facts as JSON-ready values; `kernels` is there, maybe empty, as soon as an engine is seen."""
+        later, self.later = self.later, []
+        for take, match, number in later:
+            take(self, match, number)
         facts = dict(self.values)
         if self.kernels or "engine_line" in self.lines:
             facts["kernels"] = [{"module": kernel.module, "kernel": kernel.kernel} for kernel in self.kernels]
         return facts
-
-
-Take: TypeAlias = Callable[[FactSheet, "re.Match[str]", int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +172,19 @@ _CONFIG_KEYS: Mapping[str, str] = {
 _CONFIG_VALUE = re.compile(r"(?<![\w.'])(\w+)=('(?:[^'\\]|\\.)*'|\[[^\[\]]*\]|\w+\((?:[^()]|\([^()]*\))*\)|[^,()\s]+)")
 
 
+def _later(take: Take, line: str) -> Take:
+    """Take a match only when the facts are asked for; `line` is known at once."""
+
+    def note(sheet: FactSheet, match: re.Match[str], number: int) -> None:
+        sheet.lines.setdefault(line, number)
+        sheet.later.append((take, match, number))
+
+    return note
+
+
 def _engine_config(sheet: FactSheet, match: re.Match[str], number: int) -> None:
     """`Initializing a V1 LLM engine (v0.32.0) with config: model='…', …, quantization=fp8, …`."""
     sheet.first("vllm_version", match["version"], number)
-    sheet.lines.setdefault("engine_line", number)
     seen: set[str] = set()
     for found in _CONFIG_VALUE.finditer(match["config"]):
         name = found[1]
@@ -262,8 +276,8 @@ TEMPLATES: tuple[Template, ...] = tuple(
         ("vLLM", r"vLLM (?:API )?server version (\S+?)(?:,|$)", _first("vllm_version")),
         ("vLLM", r"vLLM server version \S+, serving model (.+)$", _first("model")),
         ("vLLM", r"vLLM is using nccl==(\S+)", _first("nccl_version")),
-        ("non-default", r"non-default args: (\{.*)$", _requested),
-        ("args:", r"args: Namespace\((.*)$", _namespace),
+        ("non-default", r"non-default args: (\{.*)$", _later(_requested, "requested")),
+        ("args:", r"args: Namespace\((.*)$", _later(_namespace, "requested")),
         ("Resolved", r"Resolved architecture: (\S+)", _first("architecture")),
         ("Using", r"Using max model len (\d+)", lambda s, m, n: s.put("max_model_len", int(m[1]), n)),
         (
@@ -279,7 +293,7 @@ TEMPLATES: tuple[Template, ...] = tuple(
         (
             "Initializing",
             r"Initializing (?:a V[01] LLM|an LLM) engine \(v?(?P<version>[^)]+)\) with config: (?P<config>.*)$",
-            _engine_config,
+            _later(_engine_config, "engine_line"),
         ),
         (
             "Using",

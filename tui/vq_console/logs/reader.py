@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
 
-from vq_console.logs.facts import FactSheet, take_message
-from vq_console.logs.lines import Dated, parse_line
+from vq_console.logs.facts import BY_WORD, FactSheet, take_message
+from vq_console.logs.lines import parse_line
 from vq_console.logs.model import Diagnosis, Explanation, LogLine, Phase
 from vq_console.logs.phases import MARKS, current_phase, timeline
 
@@ -21,10 +22,16 @@ _LATE = 4000
 _TAIL = 200
 _KEEP_CHARS = 24_000
 _YEAR_S = 365 * 86400.0
+_DULL = 3
+_REPEATED = 200
+"""So often an INFO, a WARNING call site is looked at without its telling anything before it is passed over."""
 
 
 class Run:
-    """One start of a server inside a log: its facts, its marks in time, and the lines kept for the diagnosis."""
+    """One start of a server inside a log: its facts, its marks in time, and the lines kept for the diagnosis.
+
+    Kept are the first lines of any kind, the first and the last that are not INFO, and the very last.
+    """
 
     def __init__(self, start: int) -> None:
         self.start = start
@@ -32,25 +39,47 @@ class Run:
         self.sheet = FactSheet()
         self.marks: dict[str, float] = {}
         self.mark_lines: dict[str, int] = {}
-        self.head: list[LogLine] = []
-        self.early: list[LogLine] = []
+        self.head: list[tuple[int, str]] = []
+        self.early: list[tuple[int, str]] = []
         self.late: deque[tuple[int, str]] = deque(maxlen=_LATE)
         self.tail: deque[tuple[int, str]] = deque(maxlen=_TAIL)
         self.pids: dict[str, int] = {}
         self.suspects = 0
-        self.served = 0
-        """Requests answered with a success, as far as the access log shows them."""
+        """How many lines came that are not INFO."""
+        self.trouble = False
+        self.full = False
         self.first_clock: float | None = None
         self.last_clock: float | None = None
+        self._parsed: dict[int, LogLine] = {}
+
+    def keep(self, number: int, raw: str) -> None:
+        """Keep a line that may matter for the diagnosis."""
+        self.suspects += 1
+        if len(raw) >= _KEEP_CHARS:
+            raw = _shorten(raw)
+        if self.full:
+            self.late.append((number, raw))
+        elif len(self.head) < _HEAD:
+            self.head.append((number, raw))
+        else:
+            self.early.append((number, raw))
+            self.full = len(self.early) >= _EARLY
+
+    def note(self, number: int, raw: str) -> None:
+        """Keep an INFO line as long as the run is young."""
+        if len(self.head) < _HEAD:
+            self.head.append((number, raw if len(raw) < _KEEP_CHARS else _shorten(raw)))
 
     def lines(self) -> list[LogLine]:
         """Everything kept of the run, in order, taken apart."""
-        kept = {line.number: line for line in self.head}
-        kept.update((line.number, line) for line in self.early)
-        for number, raw in [*self.late, *self.tail]:
-            if number not in kept:
-                kept[number] = parse_line(number, raw).line
-        return [kept[number] for number in sorted(kept)]
+        parsed = self._parsed
+        lines: dict[int, LogLine] = {}
+        for number, raw in chain(self.head, self.early, self.late, self.tail):
+            if number not in lines:
+                line = parsed.get(number)
+                lines[number] = line if line is not None else parse_line(number, raw).line
+        self._parsed = lines
+        return [lines[number] for number in sorted(lines)]
 
     def seconds_at(self, clock: float) -> float:
         """Seconds since the first dated line of the run; a new year may have begun in between."""
@@ -77,26 +106,59 @@ class FactReader:
         number = self.number
         boring = self._boring
         run = self.run
-        tail = run.tail
         for raw in lines:
             number += 1
-            place = raw.find("] ", 0, 240)
-            if place > 0:
-                if raw[place - 14 : place + 16] in boring:
+            at = raw.find(".py:", 0, 300)
+            if at > 0 and raw[0] == "{":
+                at = -1
+            if at > 0 and (place := raw.find("] ", at, at + 14)) > 0:
+                end = raw.find(" ", place + 2)
+                key = raw[max(0, at - 12) : end if end > 0 else None]
+                if key in boring:
                     continue
-            elif not raw or raw.isspace():
+                header = raw[max(0, at - 60) : at]
+                if "INFO" in header:
+                    self.number = number
+                    self._information(raw, place, key)
+                elif "DEBUG" in header:
+                    continue
+                elif "WARN" in header:
+                    if self._count(key, _REPEATED):
+                        continue
+                    self.number = number
+                    if raw.startswith("Enforce", place + 2):
+                        self._take(raw)
+                    run.keep(number, raw)
+                elif run.full and len(raw) < _KEEP_CHARS:
+                    run.late.append((number, raw))
+                    run.suspects += 1
+                    continue
+                else:
+                    run.trouble = True
+                    run.keep(number, raw)
+                    continue
+            elif not raw or (raw.endswith(" OK") and ' - "' in raw and "INFO" in raw[:120]) or raw.isspace():
                 continue
-            elif raw.endswith((" OK", " 200")) and ' - "' in raw and "INFO" in raw[:120]:
-                run.served += "/completions" in raw or "/responses" in raw or "/messages" in raw
+            elif raw.startswith('{"'):
+                if self._boring_json(raw):
+                    continue
+                self.number = number
+                self._take(raw)
+            elif "INFO" in (start := raw[:160]) or "█" in start:
+                self.number = number
+                self._take(raw)
+            elif run.full and len(raw) < _KEEP_CHARS:
+                run.late.append((number, raw))
+                run.suspects += 1
                 continue
-            elif raw.startswith('{"') and self._boring_json(raw):
+            else:
+                if raw.endswith("(most recent call last):"):
+                    run.trouble = True
+                run.keep(number, raw)
                 continue
-            self.number = number
-            self._take(raw, place)
             if self.run is not run:
                 run = self.run
-                tail = run.tail
-            tail.append((number, raw if len(raw) < _KEEP_CHARS else _shorten(raw)))
+            run.tail.append((number, raw if len(raw) < _KEEP_CHARS else _shorten(raw)))
         self.number = number
         run.last = number
 
@@ -158,64 +220,63 @@ class FactReader:
                 return line
         return None
 
+    def _information(self, raw: str, place: int, key: str) -> None:
+        """An INFO record of a logger: taken apart only when its first words can tell something."""
+        start = raw[place + 2 : place + 42]
+        word = start.partition(" ")[0]
+        if word in BY_WORD or word.startswith("[") or " KV cache size" in start or "█" in start:
+            if self._take(raw):
+                return
+        else:
+            self.run.note(self.number, raw)
+        if word:
+            self._count(key, _DULL)
+
     def _boring_json(self, raw: str) -> bool:
         place = raw.find('"message": "')
-        return place > 0 and raw[place + 12 : place + 40] in self._boring and '"INFO"' in raw
+        if place < 0 or '"INFO"' not in raw:
+            return False
+        key = raw[place + 12 : place + 40]
+        return key in self._boring or self._count(key, _REPEATED)
 
-    def _take(self, raw: str, place: int) -> None:
+    def _take(self, raw: str) -> bool:
+        """Take one line apart; True when it told a fact."""
         run = self.run
-        if len(run.early) >= _EARLY and len(run.head) >= _HEAD and not _may_inform(raw):
-            run.late.append((self.number, raw if len(raw) < _KEEP_CHARS else _shorten(raw)))
-            run.suspects += 1
-            return
         dated = parse_line(self.number, raw)
         line = dated.line
-        if line.level in ("INFO", "DEBUG", "WARNING"):
-            if self._starts_run(line):
-                run = self.run = Run(self.number)
-                self.runs += 1
-            self._date(run, dated)
+        if self._starts_run(line):
+            run = self.run = Run(self.number)
+            self.runs += 1
+        if dated.clock is not None:
+            if run.first_clock is None:
+                run.first_clock = dated.clock
+            run.last_clock = dated.clock
+        told = False
+        if line.level in ("INFO", "WARNING", None):
             told = take_message(run.sheet, line.message, self.number)
             if told:
                 self._mark(run, line, dated.clock)
-            elif line.level != "WARNING":
-                self._count_boring(raw, place, 3)
-            elif self._count_boring(raw, place, 200):
-                return
-        else:
-            self._date(run, dated)
-            if line.level is None and ("█" in line.message or line.message.startswith(("Initializing", "INFO"))):
-                take_message(run.sheet, line.message, self.number)
         if line.process and line.pid is not None:
             run.pids[line.process] = line.pid
-        if len(run.head) < _HEAD:
-            run.head.append(line)
-        elif line.level in ("INFO", "DEBUG"):
-            return
-        elif len(run.early) < _EARLY:
-            run.early.append(line)
-        else:
-            run.late.append((self.number, raw if len(raw) < _KEEP_CHARS else _shorten(raw)))
-        if line.level not in ("INFO", "DEBUG") or len(run.head) < _HEAD:
-            run.suspects += 1
+        if line.level in ("INFO", "DEBUG"):
+            run.note(self.number, raw)
+        elif not raw.startswith("Enforce") and line.level != "WARNING":
+            run.keep(self.number, raw)
+            run.trouble = run.trouble or line.level in ("ERROR", "CRITICAL")
+        elif raw.startswith("{"):
+            run.keep(self.number, raw)
+        return told
 
-    def _count_boring(self, raw: str, place: int, enough: int) -> bool:
-        """Remember how lines that told nothing begin; after `enough` of them such lines are passed over."""
-        if place <= 0:
-            place = raw.find('"message": "')
-            if place <= 0:
-                return False
-            key = raw[place + 12 : place + 40]
-        else:
-            key = raw[place - 14 : place + 16]
+    def _count(self, key: str, enough: int) -> bool:
+        """Remember how lines begin that told nothing; after `enough` of them such lines are passed over."""
         count = self._seen.get(key, 0) + 1
         if len(self._seen) > 20_000:
             self._seen.clear()
         self._seen[key] = count
-        if count >= enough:
-            self._boring.add(key)
-            return True
-        return False
+        if count < enough:
+            return False
+        self._boring.add(key)
+        return True
 
     def _starts_run(self, line: LogLine) -> bool:
         """Whether this line begins another start of a server than the one that is being read."""
@@ -231,12 +292,12 @@ class FactReader:
         return False
 
     def _other_start(self, line: LogLine) -> bool:
-        """A second banner in one run comes from another API server of it; after progress it is another run."""
+        """A second banner of one process is another start; of another process only after some progress, as several
+        API servers of one start have a name each."""
         run = self.run
-        known = run.pids.get(line.process or "")
-        if known is not None and line.pid != known:
+        if line.process is None or line.process in run.pids:
             return True
-        return "engine_line" in run.sheet.lines or bool(run.sheet.values.get("ready")) or _seen_trouble(run)
+        return "engine_line" in run.sheet.lines or bool(run.sheet.values.get("ready")) or run.trouble
 
     def _mark(self, run: Run, line: LogLine, clock: float | None) -> None:
         message = line.message
@@ -251,30 +312,14 @@ class FactReader:
                         run.marks[mark.name] = run.seconds_at(when)
                 break
 
-    @staticmethod
-    def _date(run: Run, dated: Dated) -> None:
-        if dated.clock is not None:
-            if run.first_clock is None:
-                run.first_clock = dated.clock
-            run.last_clock = dated.clock
-
 
 _INTERNAL = frozenset({"stopping", "engine_lost"})
-
-
-def _may_inform(raw: str) -> bool:
-    start = raw[:240]
-    return "INFO" in start or "WARNING" in start or "█" in start or start.startswith("{")
 
 
 def _is_banner(message: str) -> bool:
     return ("█" in message[:40] and "version " in message) or message.startswith(
         ("vLLM API server version", "vLLM server version")
     )
-
-
-def _seen_trouble(run: Run) -> bool:
-    return any(line.level in ("ERROR", "CRITICAL") or line.message.startswith("Traceback (") for line in run.head)
 
 
 def _shorten(raw: str) -> str:

@@ -26,6 +26,9 @@ class Finding:
 
 
 _STALL = "No available shared memory broadcast block found"
+_IDLE = re.compile(r"Avg generation throughput: 0\.0 tokens/s|\"GET /(?:health|metrics|v1/models)")
+_ABOUT_NCCL = re.compile(r"vLLM is using nccl==|NCCL INFO|Init COMPLETE|ncclCommInitRank|Found nccl from library")
+_ABOUT_PEERS = re.compile(r"[Cc]ustom allreduce|custom_all_reduce|NVLink|P2P access cache|generating GPU P2P")
 _OUTPUT = re.compile(r"Generated response \S+?:? output: (?P<quote>['\"])(?P<text>.*?)(?P=quote), output_token_ids")
 _RUNNING = re.compile(r"Running: (?P<running>\d+) reqs, Waiting: (?P<waiting>\d+) reqs")
 _WEIGHT_ONLY = re.compile(r"(?:Marlin(?:Mxfp8|MxFp8|NvFp4|MxFp4|FP8)|W4A16Linear|NvFp4W4A16|Emulation)\w*(?:Kernel)?")
@@ -34,10 +37,10 @@ _HYBRID = re.compile(r"(?i)qwen3[-_.]?(?:next|5|6|8)|nemotron[-_]?(?:h|3)|jamba|
 
 
 def stalls(context: Context, lines: list[LogLine]) -> Iterator[Finding]:
-    """Why a start that has not failed does not go on, as far as its last lines tell."""
-    if context.ready_line is not None or not lines:
+    """Why what has not failed does not go on, as far as its last lines tell."""
+    said = [line for line in lines if line.message.strip() and not _IDLE.search(line.message)]
+    if not said:
         return
-    said = [line for line in lines if line.message.strip()]
     waits: list[LogLine] = []
     for line in reversed(said):
         if _STALL in line.message:
@@ -45,6 +48,10 @@ def stalls(context: Context, lines: list[LogLine]) -> Iterator[Finding]:
         elif not is_progress(line.message):
             break
     waits.reverse()
+    if context.ready_line is not None:
+        if len(waits) >= 2 and waits[0].number > context.ready_line:
+            yield _stalled(waits)
+        return
     progress = [line for line in said[-400:] if is_progress(line.message)]
     last_bar = progress[-1] if progress else None
     deep = last_bar is not None and "deepgemm" in last_bar.message.lower().replace("_", "")
@@ -61,17 +68,10 @@ def stalls(context: Context, lines: list[LogLine]) -> Iterator[Finding]:
             ),
         )
     elif len(waits) >= 2:
-        yield Finding(
-            "shm-broadcast-stall",
-            waits[0].number,
-            "error",
-            f"The engine has waited for a worker {len(waits)} times 60 s and nothing else came.",
-            (say("Find the rank that is stuck (py-spy dump on each VLLM::Worker); see NCCL and DeepGEMM."),),
-        )
+        yield _stalled(waits)
     else:
-        last = said[-1]
-        about_nccl = re.search(r"vLLM is using nccl==|NCCL INFO|Init COMPLETE|ncclCommInitRank", last.message)
-        if about_nccl and _several_ranks(context, said):
+        last = next((line for line in reversed(said) if not _ABOUT_PEERS.search(line.message)), said[-1])
+        if _ABOUT_NCCL.search(last.message) and _several_ranks(context, said):
             yield Finding(
                 "nccl-hang",
                 last.number,
@@ -82,6 +82,16 @@ def stalls(context: Context, lines: list[LogLine]) -> Iterator[Finding]:
                     say("Look at `nvidia-smi topo -p2p r`; IOMMU and ACS in the BIOS disturb GPU-to-GPU copies."),
                 ),
             )
+
+
+def _stalled(waits: list[LogLine]) -> Finding:
+    return Finding(
+        "shm-broadcast-stall",
+        waits[0].number,
+        "error",
+        f"The engine has waited for a worker {len(waits)} times 60 s and nothing else came.",
+        (say("Find the rank that is stuck (py-spy dump on each VLLM::Worker); see NCCL and DeepGEMM."),),
+    )
 
 
 def _several_ranks(context: Context, lines: list[LogLine]) -> bool:
@@ -128,6 +138,18 @@ def broken_output(context: Context, lines: list[LogLine]) -> Iterator[Finding]:
     bad = any(garbage(text) for text in shown)
     yield from _known_defects(context, bad)
     quantized = bool(context.facts.get("quantization"))
+    if (
+        bad
+        and str(context.facts.get("kv_cache_dtype") or "").startswith(("fp8", "int", "nvfp4", "turbo"))
+        and not quantized
+    ):
+        yield Finding(
+            "kv-fp8-wrong-output",
+            context.fact_lines.get("engine_line") or context.fact_lines.get("requested") or 0,
+            "error",
+            "The server answers, but its answers are no language; only the KV cache is quantized.",
+            (set_args("kv_cache_dtype = 'auto'.", kv_cache_dtype="auto"), say("Or upgrade past the fix.")),
+        )
     if bad and quantized:
         kernel = context.fact_lines.get("kernels")
         yield Finding(
@@ -151,7 +173,8 @@ def _known_defects(context: Context, bad: bool) -> Iterator[Finding]:
     kv = str(facts.get("kv_cache_dtype") or "")
     attention = str(facts.get("attention_backend") or "")
     mla = "MLA" in attention or bool(_MLA_MODEL.search(model))
-    if kv.startswith("fp8") and mla and (context.older_than(0, 19) or bad):
+    regressed = context.version is not None and context.version[:2] == (0, 18) and re.search(r"(?i)qwen3\.5", model)
+    if kv.startswith("fp8") and ((mla and (context.older_than(0, 19) or bad)) or (regressed and bad)):
         yield Finding(
             "kv-fp8-wrong-output",
             engine,
@@ -215,7 +238,8 @@ def without_effect(context: Context) -> Iterator[Finding]:
         "int8_per_channel_weight_only",
         "nvfp4_per_token",
     }
-    if isinstance(config, dict) and config.get("ignore") and not asked and resolved and resolved not in online:
+    checkpoint = resolved and resolved not in online and asked not in online
+    if isinstance(config, dict) and config.get("ignore") and checkpoint:
         yield Finding(
             "quant-ignore-no-effect",
             lines.get("requested", 0),
@@ -257,6 +281,16 @@ def slow_kernels(context: Context) -> Iterator[Finding]:
                 (say("Accept it, or choose a format that has a native kernel on this GPU."),),
             )
             return
+    backend, scheme = context.facts.get("moe_backend"), context.facts.get("moe_scheme")
+    weight_only = backend in ("MARLIN", "BATCHED_MARLIN") and scheme not in (None, "WNA16")
+    if weight_only or backend == "EMULATION":
+        yield Finding(
+            "kernel-slow-fallback",
+            context.fact_lines.get("moe_backend", 0),
+            "warning",
+            f"Expert layers run through {backend}, which computes in 16 bits.",
+            (say("Accept it, or choose a format that has a native kernel on this GPU."),),
+        )
 
 
 def large_batch(context: Context, lines: list[LogLine]) -> Iterator[Finding]:

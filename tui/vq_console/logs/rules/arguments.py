@@ -182,7 +182,7 @@ RULES = (
         "cli-invalid-json",
         "error: argument",
         96,
-        pattern=rf"error: {_FLAG}: .*(?:[Ii]nvalid JSON|not (?:a )?valid JSON|JSONDecodeError|Expecting (?:value|property name))",
+        pattern=rf"error: {_FLAG}: .*(?:[Ii]nvalid (?:JSON|loads value)|not (?:a )?valid JSON|JSONDecodeError|Expecting (?:value|property name))",
         fixes=_json_value,
     ),
     rule("cli-invalid-json", "json_invalid", 94, pattern=r"Invalid JSON: .*type=json_invalid", fixes=_json_value),

@@ -128,7 +128,11 @@ def _while_serving(hit: Hit) -> bool:
     if not hit.before_ready:
         return True
     serving = ("execute_model", "run_busy_loop", "_process_engine_step", "step_fn", "sample_tokens")
-    return any(word in hit.frames for word in serving) and "profile_run" not in hit.frames
+    if any(word in hit.frames for word in serving):
+        return "profile_run" not in hit.frames
+    after = [line.message for line in hit.context.lines if line.number > hit.line.number]
+    lost = any("AsyncLLM output_handler failed" in text or "EngineDeadError" in text for text in after)
+    return lost and not any("Engine core initialization failed" in text for text in after)
 
 
 def _while_loading(hit: Hit) -> bool:

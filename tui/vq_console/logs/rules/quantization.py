@@ -163,7 +163,8 @@ def _kv_plain(_hit: Hit) -> tuple[Fix, ...]:
 def _kv_quantized(hit: Hit) -> bool:
     dtype = str(hit.context.facts.get("kv_cache_dtype") or hit.context.asked("kv_cache_dtype") or "")
     stored = any("data type to store kv cache" in line.message for line in hit.context.lines)
-    return "fp8" in dtype or stored or "attention" in hit.frames
+    near = any("attention" in line.message for line in hit.context.lines if 0 <= hit.line.number - line.number < 6)
+    return "fp8" in dtype or stored or near or "attention" in hit.frames
 
 
 def _marlin(hit: Hit) -> tuple[Fix, ...]:

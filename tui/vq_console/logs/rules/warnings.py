@@ -137,11 +137,12 @@ WARNINGS = (
             f"{hit.match['kernel']} reads quantized weights and computes in 16 bits; the requested activation quantization is ignored."
         ),
     ),
+    rule("kernel-slow-fallback", "quantization is not fully optimized yet", 40, scope="warning", soft=True),
     rule(
         "kernel-slow-fallback",
         "for faster inference",
         60,
-        scope="warning",
+        scope="info",
         soft=True,
         pattern=r"[Uu]se quantization=(?P<method>\w+) for faster inference",
         fixes=lambda hit: (set_args(f"quantization = {hit.match['method']!r}.", quantization=hit.match["method"]),),
@@ -213,7 +214,7 @@ NOISE = re.compile(
 )
 """Lines that never are a cause, though they are written at ERROR or to standard error."""
 
-RETRIED = re.compile(r"repo_utils\.py|transformers_utils/")
+RETRIED = re.compile(r"\brepo_utils\b")
 """Sources whose ERROR records announce another attempt."""
 
 FATAL = re.compile(
