@@ -1,0 +1,131 @@
+"""`profiles import|export|schema` and `pull`: what comes from elsewhere and goes there."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from vq_console.commands.common import confirm, emit, say
+from vq_console.commands.profiles_show import newest_flags, plain, profile_json
+from vq_console.core.errors import ExitCode
+
+if TYPE_CHECKING:
+    from vq_console.profiles.model import Profile
+
+
+def run_import(args: argparse.Namespace) -> ExitCode:
+    """Show what comes, say what it can do, then keep it; a broken file of a folder does not stop the others."""
+    import sys
+
+    from vq_console.core.errors import UsageError, VqError
+    from vq_console.profiles import share
+    from vq_console.profiles.store import read_profile
+    from vq_console.profiles.trust import trust
+
+    sources = list(share.read_sources(args.source))
+    if args.name and len(sources) > 1:
+        raise UsageError("--name needs a single profile", f"{args.source} holds {len(sources)}")
+    imported: list[dict[str, Any]] = []
+    failed: list[dict[str, str]] = []
+    for source in sources:
+        try:
+            profile = share.parse_import(source, name=args.name, model=args.model)
+            if not args.json:
+                _show_import(source.name, profile)
+                asks = sys.stdin.isatty() and sys.stderr.isatty()
+                if asks and not confirm(f"import it as {profile.name}?", yes=args.yes):
+                    say("not imported")
+                    continue
+            path = share.keep_import(profile)
+            if args.trust:
+                trust(read_profile(path))
+            imported.append(profile_json(read_profile(path)))
+            if not args.json:
+                say(f"wrote {path}")
+        except VqError as error:
+            if len(sources) == 1:
+                raise
+            failed.append({"source": source.name, "error": error.message, "hint": error.hint})
+            if not args.json:
+                say(f"✖ {plain(error.message)}")
+    if args.json:
+        emit("vq-console/profiles/1", {"imported": imported, "failed": failed})
+    return ExitCode.NO if failed else ExitCode.DONE
+
+
+def run_export(args: argparse.Namespace) -> ExitCode:
+    """Print a profile as a shared file, a command, Python, or a deployment."""
+    from pathlib import Path
+
+    from vq_console.core.files import write_atomic
+    from vq_console.profiles.exports import export_profile
+    from vq_console.profiles.remember import with_last_run
+    from vq_console.profiles.store import load_profile
+
+    exported = export_profile(with_last_run(load_profile(args.profile)), args.format, newest_flags())
+    if args.out:
+        write_atomic(Path(args.out), exported.text)
+    if args.json:
+        emit(
+            "vq-console/profiles/1",
+            {"format": args.format, "text": exported.text, "notes": list(exported.notes), "path": args.out},
+        )
+        return ExitCode.DONE
+    for note in exported.notes:
+        say(f"· {plain(note)}")
+    if args.out:
+        say(f"wrote {args.out}")
+    else:
+        print(exported.text, end="")
+    return ExitCode.DONE
+
+
+def run_schema(args: argparse.Namespace) -> ExitCode:
+    """Print the JSON Schema; the same with and without --json."""
+    import json
+
+    from vq_console.profiles.schema import profile_schema
+
+    print(json.dumps(profile_schema(newest_flags()), ensure_ascii=False, indent=1))
+    return ExitCode.DONE
+
+
+def run_pull(args: argparse.Namespace) -> ExitCode:
+    """Fetch a model with its size shown, space checked and its revision pinned."""
+    from pathlib import Path
+
+    from vq_console.profiles.pull import pull_model
+
+    pulled = pull_model(
+        args.model,
+        revision=args.revision,
+        folder=Path(args.to) if args.to else None,
+        dry_run=args.dry_run,
+        say=say,
+    )
+    if args.json:
+        emit("vq-console/pull/1", pulled.to_json())
+    else:
+        print(pulled.path or "", end="\n" if pulled.path else "")
+    return ExitCode.DONE
+
+
+def _show_import(source: str, profile: Profile) -> None:
+    import shlex
+
+    from vq_console.profiles.arguments import serve_arguments
+    from vq_console.profiles.format import profile_toml
+    from vq_console.profiles.trust import trust_review
+
+    say(f"from {plain(source)}:")
+    say()
+    say("\n".join("  " + line for line in plain(profile_toml(profile)).splitlines()))
+    say()
+    say(
+        "would run: "
+        + plain(shlex.join(["vllm", "serve", profile.model, *serve_arguments(profile.args, newest_flags())]))
+    )
+    for risk in trust_review(profile):
+        say(f"▲ {risk.key} = {plain(risk.value)}: {risk.why}")
+    if trust_review(profile):
+        say("It asks again before its first launch.")
