@@ -256,13 +256,15 @@ def _in_use(folder: Path) -> bool:
     if not (folder / "server.json").exists():
         return False
     try:
-        given, state = read_json(folder / "server.json"), read_json(folder / "state.json")
-        record = registry.record_from(given, state, folder)
+        given = read_json(folder / "server.json")
+        if given.get("attached"):
+            return True
+        record = registry.record_from(given, read_json(folder / "state.json"), folder)
     except FileNotFoundError:
         return False  # a launch that was killed before it wrote both files; it holds no lock any more
     except (OSError, ValueError, TypeError, AttributeError):
         return True  # broken: shown, never overwritten
-    return bool(given.get("attached")) or (record.state in LIVE and registry.is_alive(record.identity))
+    return record.state in LIVE and registry.is_alive(record.identity)
 
 
 def _put_away(folder: Path) -> None:

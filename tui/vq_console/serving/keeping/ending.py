@@ -62,8 +62,8 @@ class Ending:
             group.signal_main(signal.SIGTERM)
 
     def hurry(self, now: float, timeout_s: float) -> None:
-        """A person asks to stop what was ending anyway: it ends as stopped, not later than that."""
-        self.state, self.reason, self.again = "stopped", "stopped", ""
+        """A person asks to stop what is ending anyway: it does not start again, and ends no later than that."""
+        self.again = ""
         self.deadline = min(self.deadline, now + timeout_s)
 
     def step(self, now: float) -> bool:

@@ -71,8 +71,8 @@ class Group:
         return self.ended
 
     def collect_main(self) -> None:
-        """Let the kernel forget the main process."""
-        if self.child:
+        """Learn the exit code if that is still open, and let the kernel forget the main process."""
+        if self.child and self.look_at_main():
             try:
                 os.waitpid(self.pid, os.WNOHANG)
             except ChildProcessError:

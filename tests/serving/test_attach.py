@@ -1,0 +1,140 @@
+"""Servers started elsewhere: attached by URL, pid and container; never stopped."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vq_console.core.errors import MissingError, UsageError
+from vq_console.serving import attach
+from vq_console.serving.control import stop_server
+from vq_console.serving.launch import free_port
+from vq_console.serving.model import ServerState
+from vq_console.serving.registry import forget_server, get_server, list_servers
+from vq_console.serving.view import server_json
+
+CHILD = Path(__file__).with_name("child.py")
+
+
+@pytest.fixture
+def elsewhere(bench, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A server that the console did not start, its log in a file."""
+    port = free_port()
+    with open(tmp_path / "own.log", "wb") as output:
+        child = subprocess.Popen([sys.executable, str(CHILD), "tiny", f"--port={port}"], stdout=output, stderr=output)
+    try:
+        from vq_console.core import http
+
+        bench.wait(lambda: http.get(f"http://127.0.0.1:{port}/health").ok)
+        yield child, port
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_by_url(bench, elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
+    child, port = elsewhere
+    record = attach.attach_url(f"127.0.0.1:{port}/v1/")
+    assert (record.url, record.model, record.attached, record.state) == (
+        f"http://127.0.0.1:{port}",
+        "tiny",
+        True,
+        ServerState.READY,
+    )
+    assert [item.name for item in list_servers()] == [f"127.0.0.1-{port}"]
+    assert server_json(record)["attached"] is True
+    with pytest.raises(UsageError, match="not started here"):
+        stop_server(record.name)
+    assert child.poll() is None
+    monkeypatch.setattr(attach, "LOOK_EVERY_S", 0.0)
+    child.kill()
+    child.wait()
+    assert get_server(record.name).state is ServerState.UNRESPONSIVE
+    forget_server(record.name)
+    assert list_servers() == ()
+
+
+def test_by_pid(bench, elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child, port = elsewhere
+    record = attach.attach_pid(child.pid, name="mine")
+    assert (record.name, record.port, record.log) == ("mine", port, str(tmp_path / "own.log"))
+    assert server_json(record)["facts"]["ready"] is True
+    with pytest.raises(UsageError, match="runs already"):
+        attach.attach_pid(child.pid, name="mine")
+    monkeypatch.setattr(attach, "LOOK_EVERY_S", 0.0)
+    child.kill()
+    child.wait()
+    assert (get_server("mine").state, get_server("mine").reason) == (ServerState.STOPPED, "its process is gone")
+
+
+def test_by_container(bench, elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, port = elsewhere
+    tool = tmp_path / "bin" / "docker"
+    tool.parent.mkdir()
+    log = tmp_path / "own.log"
+    tool.write_text(
+        "#!/bin/sh\n"
+        f'case "$1 $2" in "port box") echo "8000/tcp -> 0.0.0.0:{port}";; "port shut") ;;\n'
+        f'"logs --tail") cat "{log}";; *) echo "No such container: $2"; exit 1;; esac\n'
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    record = attach.attach_container("box")
+    assert (record.name, record.port) == ("box", port)
+    assert server_json(record)["facts"]["ready"] is True
+    with pytest.raises(MissingError, match="publishes no port"):
+        attach.attach_container("shut")
+    with pytest.raises(MissingError, match="No such container"):
+        attach.attach_container("none")
+
+
+def test_what_cannot_be_attached(bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MissingError, match="no OpenAI-compatible server answers"):
+        attach.attach_url(f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(UsageError):
+        attach.attach_url("ftp://x")
+    with pytest.raises(UsageError, match="password"):
+        attach.attach_url("http://me:secret@127.0.0.1:1")
+    with pytest.raises(MissingError, match="NOT_SET_KEY"):
+        attach.attach_url("http://127.0.0.1:1", api_key_env="NOT_SET_KEY")
+    with pytest.raises(MissingError, match="listens on no port"):
+        attach.attach_pid(os.getpid())
+    with pytest.raises(MissingError, match="no process"):
+        attach.attach_pid(2**22 - 1)
+    assert list_servers() == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["/e/bin/python", "/e/bin/vllm", "serve", "m"], True),
+        (["vllm", "serve", "m"], True),
+        (["python3", "-m", "vllm.entrypoints.openai.api_server", "--model", "m"], True),
+        (["python3", "-m", "vllm.entrypoints.cli.main", "serve", "m"], True),
+        (["vllm", "bench", "serve"], False),
+        (["grep", "vllm"], False),
+        (["python3", "train.py", "--vllm", "serve"], False),
+        ([], False),
+    ],
+)
+def test_is_api_server(words: list[str], expected: bool) -> None:
+    assert attach.is_api_server(words) is expected
+
+
+def test_discovery_finds_what_was_not_started_here(bench, tmp_path: Path) -> None:
+    fake = tmp_path / "vllm"
+    fake.write_text("import socket, time\ns = socket.create_server(('127.0.0.1', 0))\ntime.sleep(60)\n")
+    child = subprocess.Popen([sys.executable, str(fake), "serve", "m"])
+    try:
+        found = bench.wait(lambda: next((f for f in attach.discover() if f.pid == child.pid and f.port), None))
+        assert found.url == f"http://127.0.0.1:{found.port}"
+        assert "serve m" in found.command
+        assert child.pid not in {f.pid for f in attach.discover(frozenset({child.pid}))}
+    finally:
+        child.kill()
+        child.wait()
