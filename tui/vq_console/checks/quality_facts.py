@@ -14,9 +14,10 @@ from vq_console.checks.endpoint import Endpoint
 from vq_console.checks.quality_data import ModelFacts
 from vq_console.core.errors import VqError
 
-_SIZE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s*([bBmM])(?![a-zA-Z])")
-_CACHE_DTYPE = re.compile(rb'vllm:cache_config_info\{[^}]*cache_dtype="([^"]*)"')
+_SIZE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s*([bBmM])(?![a-zA-Z0-9])")
+_CACHE_DTYPE = re.compile(rb'vllm:cache_config_info\{(?:[^}]*,)?cache_dtype="([^"]*)"')
 _SHAPE_KEYS = ("architectures", "model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+_PLAIN_CACHE = frozenset({"auto", "bfloat16", "float16", "half", "float32", "float"})
 _FOUR_BIT = ("awq", "gptq", "w4a16", "int4", "fp4", "nvfp4", "mxfp4", "bitsandbytes", "moe_wna16")
 
 
@@ -55,7 +56,7 @@ def model_facts(endpoint: Endpoint, log_facts: Mapping[str, Any] | None = None) 
     return ModelFacts(
         bits=bits if isinstance(bits, int) else None,
         parameters=parameters or size_from_name(root or endpoint.model) or size_from_name(endpoint.model),
-        kv_quantized=None if cache is None else str(cache).lower() not in {"auto", "bfloat16", "float16", "half"},
+        kv_quantized=None if cache is None else str(cache).lower() not in _PLAIN_CACHE,
         speculative=bool(known["speculative_config"]) if "speculative_config" in known else None,
         shape={key: checkpoint[key] for key in _SHAPE_KEYS if checkpoint.get(key) is not None},
     )
