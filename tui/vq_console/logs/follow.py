@@ -36,7 +36,7 @@ class LogFollower:
         self._aligned = offset <= 0
 
     def read(self, limit: int = 8 * _BLOCK) -> list[str]:
-        """The whole lines appended since the last call, at most about `limit` bytes of them; `[]` when none is whole."""
+        """The whole lines appended since the last call, at most about `limit` bytes; `[]` when none is whole."""
         if not self._open():
             return []
         self._restart_if_rewritten()
@@ -74,7 +74,7 @@ class LogFollower:
         if self._file is not None:
             return True
         try:
-            self._file = open(self.path, "rb", buffering=0)
+            self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115 (held until close)
         except FileNotFoundError:
             return False
         if os.fstat(self._file.fileno()).st_size < self.offset:

@@ -18,7 +18,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _LEVELS = "DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE"
 
 _PROCESS = re.compile(r"\((?P<name>[A-Za-z][\w.\-]*(?: rank=\d+)?) pid=(?P<pid>\d+)(?:, ip=[^)]*)?\) ?")
-"""`(EngineCore pid=210) `; 0.8 writes `(VllmWorker rank=1 pid=2978) `, Ray `(RayWorkerWrapper pid=12, ip=10.0.0.2) `."""
+"""`(EngineCore pid=210) `; 0.8: `(VllmWorker rank=1 pid=2978) `, Ray: `(RayWorkerWrapper pid=12, ip=10.0.0.2) `."""
 
 _RANK = re.compile(r"\[(?P<rank>rank\d+)\]:(?:\[(?=[A-Z]\d{4})| ?)")
 
@@ -47,14 +47,18 @@ _CONTAINER = re.compile(
         (
             rf"(?P<cri>{_STAMP} (?:stdout|stderr) [FP] )",
             r"(?P<compose>[A-Za-z0-9][\w.\-/]* *\| )",
-            rf"(?P<journal>(?:[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?|{_STAMP}) [\w.\-]+ [\w.@/\-]+(?:\[\d+\])?: )",
+            (
+                rf"(?P<journal>(?:[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)?|{_STAMP}) [\w.\-]+ "
+                rf"[\w.@/\-]+(?:\[\d+\])?: )"
+            ),
             r"(?P<pod>\[pod/[\w.\-]+/[\w.\-]+\] )",
             rf"(?P<stamp>\[?{_STAMP}\]? (?!- ))",
         )
     )
 )
 _SIGNATURE = re.compile(
-    rf"\([A-Za-z][\w.\-]*(?: rank=\d+)? pid=\d+\) |(?:{_LEVELS}) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? (?:\[[^\]\s]+:\d+\]|[\w./<>-]+:\d+\])"
+    rf"\([A-Za-z][\w.\-]*(?: rank=\d+)? pid=\d+\) |(?:{_LEVELS}) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? "
+    rf"(?:\[[^\]\s]+:\d+\]|[\w./<>-]+:\d+\])"
 )
 _BAR = re.compile(r"\d+%\||\d+% Completed|\d(?:it|s|B|iB)/(?:s|it)\b|\?it/s|\[\d\d:\d\d<")
 

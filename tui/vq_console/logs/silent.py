@@ -183,26 +183,25 @@ def _known_defects(context: Context, bad: bool) -> Iterator[Finding]:
             (set_args("kv_cache_dtype = 'auto'.", kv_cache_dtype="auto"), say("Or upgrade to 0.19 or newer.")),
         )
     online = method in ("fp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel", "online")
-    unknown_release = context.version is None and bad
-    if (
-        online
-        and (context.older_than(0, 21) or unknown_release)
-        and re.search(r"(?i)qwen-?(?:1\.5|2|2\.5)(?![\d.]*b?-?next)", model)
-    ):
-        if "fp8" not in model.lower():
-            yield Finding(
-                "online-quant-bias-dropped",
-                lines.get("requested") or engine,
-                severity,
-                "Online FP8 leaves bias terms at zero before vLLM 0.21, and this model has them.",
-                (say("Upgrade to 0.21 or newer."), say("Or serve a checkpoint that is FP8 already.")),
-            )
+    old = context.older_than(0, 21) or (context.version is None and bad)
+    biased = re.search(r"(?i)qwen-?(?:1\.5|2)", model) and "fp8" not in model.lower()
+    if online and old and biased:
+        yield Finding(
+            "online-quant-bias-dropped",
+            lines.get("requested") or engine,
+            severity,
+            "Online FP8 leaves bias terms at zero before vLLM 0.21, and this model has them.",
+            (say("Upgrade to 0.21 or newer."), say("Or serve a checkpoint that is FP8 already.")),
+        )
     if bad and method in ("compressed-tensors", "modelopt_fp4", "modelopt") and _HYBRID.search(model):
         yield Finding(
             "quant-ignore-mismatch",
             engine,
             severity,
-            "Hybrid models keep some layers in 16 bits; a checkpoint whose ignore list misses them reads them as quantized.",
+            (
+                "Hybrid models keep some layers in 16 bits; a checkpoint whose ignore list misses them reads them as "
+                "quantized."
+            ),
             (say("Compare quantization_config.ignore in config.json with the tensors; take a corrected upload."),),
         )
     if re.search(r"(?i)gemma-?4", model) and re.search(r"(?i)fp8[-_]?block", model) and method:
@@ -218,7 +217,10 @@ def _known_defects(context: Context, bad: bool) -> Iterator[Finding]:
             "quant-wrong-output",
             lines.get("moe_backend") or engine,
             severity,
-            "MXFP4 through Marlin gives a wrong first token on desktop Blackwell before vLLM 0.23: answers come back empty.",
+            (
+                "MXFP4 through Marlin gives a wrong first token on desktop Blackwell before vLLM 0.23: answers come "
+                "back empty."
+            ),
             (say("Upgrade to 0.23 or newer."), set_args("Or another MoE backend.", moe_backend="triton")),
         )
 

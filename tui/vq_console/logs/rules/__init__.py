@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from vq_console.logs.rules import arguments, memory, model, quantization, system
+from vq_console.logs.rules import arguments, build, kernels, memory, model, quantization, system
 from vq_console.logs.rules.rule import Context, Hit, Rule
 from vq_console.logs.rules.warnings import WARNINGS
 
 TROUBLE: tuple[Rule, ...] = (
     *arguments.RULES,
     *quantization.RULES,
+    *kernels.RULES,
     *memory.RULES,
     *model.RULES,
     *system.RULES,
+    *build.RULES,
 )
 
 __all__ = ["TROUBLE", "WARNINGS", "Context", "Hit", "Rule"]

@@ -162,7 +162,8 @@ def _json_value(hit: Hit) -> tuple[Fix, ...]:
     flag = (hit.group("flag") or "").split("/")[0]
     return (
         say(
-            f"Put the JSON of {flag or 'this flag'} into single quotes on the command line; test it with `python -m json.tool`."
+            f"Put the JSON of {flag or 'this flag'} into single quotes on the command line; test it with `python "
+            f"-m json.tool`."
         ),
         say("In a profile write it as a TOML table; the quoting is then not yours."),
     )
@@ -182,7 +183,10 @@ RULES = (
         "cli-invalid-json",
         "error: argument",
         96,
-        pattern=rf"error: {_FLAG}: .*(?:[Ii]nvalid (?:JSON|loads value)|not (?:a )?valid JSON|JSONDecodeError|Expecting (?:value|property name))",
+        pattern=(
+            rf"error: {_FLAG}: .*(?:[Ii]nvalid (?:JSON|loads value)|not (?:a )?valid JSON|JSONDecodeError|Expecting "
+            rf"(?:value|property name))"
+        ),
         fixes=_json_value,
     ),
     rule("cli-invalid-json", "json_invalid", 94, pattern=r"Invalid JSON: .*type=json_invalid", fixes=_json_value),
@@ -248,7 +252,10 @@ RULES = (
         "cli-invalid-value",
         "error: argument",
         93,
-        pattern=rf"error: {_FLAG}: (?:invalid \S+ value|expected (?:one|at least one) argument|not allowed with|.*must be|ignored explicit argument)",
+        pattern=(
+            rf"error: {_FLAG}: (?:invalid \S+ value|expected (?:one|at least one) argument|not allowed with|.*must "
+            rf"be|ignored explicit argument)"
+        ),
     ),
     rule("cli-invalid-value", "the following arguments are required", 93),
     rule("cli-invalid-value", "error: argument", 80, pattern=rf"error: {_FLAG}: "),
@@ -256,7 +263,9 @@ RULES = (
         "max-len-exceeds-model",
         "is greater than the derived max_model_len",
         92,
-        pattern=r"max_model_len \((?P<asked>[\d.]+)\) is greater than the derived max_model_len \(\w+=(?P<derived>[\d.]+)",
+        pattern=(
+            r"max_model_len \((?P<asked>[\d.]+)\) is greater than the derived max_model_len \(\w+=(?P<derived>[\d.]+)"
+        ),
         fixes=_too_long,
     ),
     rule(
@@ -276,7 +285,10 @@ RULES = (
         "cli-invalid-value",
         "must be greater than or equal to max_num_seqs",
         90,
-        pattern=r"max_num_batched_tokens \((?P<tokens>\d+)\) must be greater than or equal to max_num_seqs \((?P<length>\d+)\)",
+        pattern=(
+            r"max_num_batched_tokens \((?P<tokens>\d+)\) must be greater than or equal to max_num_seqs "
+            r"\((?P<length>\d+)\)"
+        ),
         fixes=_batched_tokens,
     ),
     rule(
@@ -297,13 +309,17 @@ RULES = (
         "cli-invalid-value",
         "[type=",
         70,
-        pattern=r"(?:Unexpected keyword argument|Extra inputs are not permitted|Field required|Missing required).*\[type=",
+        pattern=(
+            r"(?:Unexpected keyword argument|Extra inputs are not permitted|Field required|Missing required).*\[type="
+        ),
     ),
     rule(
         "cli-invalid-value",
         "gpu_memory_utilization",
         70,
-        pattern=r"(?:GPU memory utilization must be|gpu_memory_utilization must be)[^.]*(?:Got|got)? ?(?P<value>[\d.]+)?",
+        pattern=(
+            r"(?:GPU memory utilization must be|gpu_memory_utilization must be)[^.]*(?:Got|got)? ?(?P<value>[\d.]+)?"
+        ),
         fixes=_fraction,
     ),
     rule(
@@ -401,7 +417,10 @@ RULES = (
         "tool-parser-config",
         "arser '",
         85,
-        pattern=r"(?P<kind>Tool|Reasoning|tool|reasoning) parser '(?P<name>[^']*)' not found\.?(?: Available parsers: (?P<known>.*))?",
+        pattern=(
+            r"(?P<kind>Tool|Reasoning|tool|reasoning) parser '(?P<name>[^']*)' not found\.?(?: Available parsers: "
+            r"(?P<known>.*))?"
+        ),
         fixes=_parser,
     ),
     rule(

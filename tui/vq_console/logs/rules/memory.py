@@ -200,13 +200,17 @@ def _oom_words(hit: Hit) -> str:
 
 
 _OOM = (
-    r"CUDA out of memory\. Tried to allocate (?P<wanted>[\d.]+ \w+)\.(?: GPU \d+ has a total capacity of (?P<total>[\d.]+ \w+)"
+    r"CUDA out of memory\. Tried to allocate (?P<wanted>[\d.]+ \w+)\.(?: GPU \d+ has a total capacity of "
+    r"(?P<total>[\d.]+ \w+)"
     r" of which (?P<free>[\d.]+ \w+) is free)?"
 )
 _OTHER_OOM = (
     r"OutOfMemoryError|(?:HIP|XPU) out of memory|CUDA error: out of memory|cudaErrorMemoryAllocation"
     r"|CUBLAS_STATUS_ALLOC_FAILED|CUDA driver error: out of memory|CUDA out of memory"
 )
+
+
+_OOM_WORDS = ("out of memory", "OutOfMemoryError", "cudaErrorMemoryAllocation", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 def _oom_rules() -> tuple[Rule, ...]:
@@ -219,8 +223,7 @@ def _oom_rules() -> tuple[Rule, ...]:
         ("cuda-oom-load", None, _no_memory, 64),
     ):
         made.append(rule(slug, "CUDA out of memory", rank, pattern=_OOM, when=when, fixes=fixes, explain=_oom_words))
-        for needle in ("out of memory", "OutOfMemoryError", "cudaErrorMemoryAllocation", "CUBLAS_STATUS_ALLOC_FAILED"):
-            made.append(rule(slug, needle, rank - 10, pattern=_OTHER_OOM, when=when, fixes=fixes))
+        made += [rule(slug, needle, rank - 10, pattern=_OTHER_OOM, when=when, fixes=fixes) for needle in _OOM_WORDS]
     return tuple(made)
 
 
@@ -237,7 +240,8 @@ RULES = (
         "larger than the available KV cache memory",
         92,
         pattern=(
-            r"max seq len \((?P<length>\d+)\),? \(?(?P<need>[\d.]+) GiB KV cache is needed, which is larger than the available KV"
+            r"max seq len \((?P<length>\d+)\),? \(?(?P<need>[\d.]+) GiB KV cache is needed, which is larger than "
+            r"the available KV"
             r" cache memory \((?P<there>[\d.]+) GiB\)(?:.*estimated maximum model length is (?P<estimate>\d+))?"
         ),
         fixes=_too_small,
@@ -248,7 +252,10 @@ RULES = (
         "kv-cache-too-small",
         "is larger than the maximum number of tokens that can be stored in KV cache",
         91,
-        pattern=r"max seq len \((?P<length>\d+)\) is larger than the maximum number of tokens that can be stored in KV cache \((?P<estimate>\d+)\)",
+        pattern=(
+            r"max seq len \((?P<length>\d+)\) is larger than the maximum number of tokens that can be stored in KV "
+            r"cache \((?P<estimate>\d+)\)"
+        ),
         fixes=_too_small,
     ),
     rule("kv-cache-too-small", "maximum number of tokens that can be stored in KV cache", 90, fixes=_too_small),
@@ -262,12 +269,16 @@ RULES = (
         "stale-engine-process",
         "on startup is less than desired",
         93,
-        pattern=r"\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than desired \w+ memory utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)",
+        pattern=(
+            r"\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than desired \w+ memory utilization "
+            r"\((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)"
+        ),
         when=_stale,
         explain=_busy_words,
         fixes=lambda hit: (
             say(
-                "End the VLLM::EngineCore and VLLM::Worker processes that nvidia-smi still shows, by pid, then start again."
+                "End the VLLM::EngineCore and VLLM::Worker processes that nvidia-smi still shows, by pid, then "
+                "start again."
             ),
             *_busy(hit)[:1],
         ),
@@ -276,7 +287,10 @@ RULES = (
         "gpu-memory-busy",
         "on startup is less than desired",
         92,
-        pattern=r"\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than desired \w+ memory utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)",
+        pattern=(
+            r"\((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than desired \w+ memory utilization "
+            r"\((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)"
+        ),
         fixes=_busy,
         explain=_busy_words,
     ),
@@ -285,7 +299,10 @@ RULES = (
         "memory-profiling-interference",
         "Error in memory profiling",
         92,
-        pattern=r"Error in memory profiling\.?(?: Initial free memory (?P<before>[\d.]+)[^,]*, current free memory (?P<after>[\d.]+))?",
+        pattern=(
+            r"Error in memory profiling\.?(?: Initial free memory (?P<before>[\d.]+)[^,]*, current free memory "
+            r"(?P<after>[\d.]+))?"
+        ),
         fixes=lambda hit: (
             say("Start again when nothing else starts or stops on this GPU: one start at a time."),
             set_args("Or fix the size of the KV cache, which skips the measurement.", kv_cache_memory_bytes=4 << 30),
@@ -325,7 +342,8 @@ RULES = (
         pattern=r"died unexpectedly \(exit code: (?:-9|137)\)",
         fixes=_small_host,
         explain=lambda hit: (
-            "A worker was killed with SIGKILL and left no traceback; while weights load that is the kernel's out-of-memory killer."
+            "A worker was killed with SIGKILL and left no traceback; while weights load that is the kernel's "
+            "out-of-memory killer."
         ),
     ),
     rule(

@@ -16,7 +16,10 @@ _REMOVED_IN_5 = (
     r"additional_special_tokens|PretrainedConfig|is_flash_attn_greater|TFPreTrainedModel|FlaxPreTrainedModel|"
     r"HybridCache|SlidingWindowCache|_CHECKPOINT_FOR_DOC|use_kernel_forward|ROPE_INIT_FUNCTIONS"
 )
-_TENSOR = r"\.(?:weight|bias|scale|zero_point|[\w]*_scale\w*|[\w]*_weight|qweight|qzeros|scales|g_idx|weight_packed|weight_shape|k_scale|v_scale)"
+_TENSOR = (
+    r"\.(?:weight|bias|scale|zero_point|[\w]*_scale\w*|[\w]*_weight|qweight|qzeros|scales|g_idx|weight_packed"
+    r"|weight_shape|k_scale|v_scale)"
+)
 _LOADING = (
     "load_weights",
     "weight_loader",
@@ -35,7 +38,8 @@ def _loading(hit: Hit) -> bool:
 def _hub_fixes(_hit: Hit) -> tuple[Fix, ...]:
     return (
         say(
-            "Accept the licence on the model's page, then log in (`hf auth login`) or set HF_TOKEN to a token with access."
+            "Accept the licence on the model's page, then log in (`hf auth login`) or set HF_TOKEN to a token "
+            "with access."
         ),
         say('In a profile: HF_TOKEN = { from_env = "HF_TOKEN" } in [env].'),
     )
@@ -56,7 +60,8 @@ def _upgrade(hit: Hit) -> tuple[Fix, ...]:
     kind = hit.group("kind")
     return (
         say(
-            f"Upgrade transformers in the engine's environment{f' for {kind}' if kind else ''}, within the range that vLLM allows."
+            f"Upgrade transformers in the engine's environment{f' for {kind}' if kind else ''}, within the range "
+            f"that vLLM allows."
         ),
         say("Or upgrade vLLM."),
     )
@@ -109,7 +114,10 @@ RULES = (
         "transformers-too-old",
         "transformers",
         74,
-        pattern=r"cannot import name '(?P<kind>\w+(?:Config|Processor|ForConditionalGeneration|ForCausalLM|Model|ImageProcessor\w*))' from 'transformers",
+        pattern=(
+            r"cannot import name '(?P<kind>\w+(?:Config|Processor|ForConditionalGeneration|ForCausalLM|Model"
+            r"|ImageProcessor\w*))' from 'transformers"
+        ),
         when=lambda hit: re.search(_REMOVED_IN_5, hit.line.message) is None,
         fixes=_upgrade,
     ),
@@ -117,7 +125,10 @@ RULES = (
         "transformers-too-old",
         "transformers",
         72,
-        pattern=r"(?:[Pp]lease (?:upgrade|update|install)|requires?|needs?) (?:to )?(?:at least )?(?:the )?`?transformers`?(?: version)? ?(?:>=|at least|v?\d)",
+        pattern=(
+            r"(?:[Pp]lease (?:upgrade|update|install)|requires?|needs?) (?:to )?(?:at least )?(?:the "
+            r")?`?transformers`?(?: version)? ?(?:>=|at least|v?\d)"
+        ),
         fixes=_upgrade,
     ),
     rule("transformers-too-old", "has no module named 'transformers.models.", 72, fixes=_upgrade),
@@ -126,7 +137,9 @@ RULES = (
         "transformers-too-new",
         "has no attribute",
         82,
-        pattern=rf"(?:Tokenizer\w*|Config|Model|transformers\S*)'?\"? (?:object )?has no attribute '?(?:{_REMOVED_IN_5})",
+        pattern=(
+            rf"(?:Tokenizer\w*|Config|Model|transformers\S*)'?\"? (?:object )?has no attribute '?(?:{_REMOVED_IN_5})"
+        ),
         fixes=lambda hit: (
             say("Install the transformers range that this vLLM asks for (for 0.11: transformers<5)."),
             say("Or upgrade vLLM."),
@@ -171,7 +184,10 @@ RULES = (
         "tokenizer-load-failed",
         "okenizer",
         70,
-        pattern=r"(?:[Ff]ailed to load the tokenizer|No tokenizer (?:file )?found|tokenizer\.json.*(?:not found|No such file)|Error loading tokenizer)",
+        pattern=(
+            r"(?:[Ff]ailed to load the tokenizer|No tokenizer (?:file )?found|tokenizer\.json.*(?:not found|No such "
+            r"file)|Error loading tokenizer)"
+        ),
     ),
     rule(
         "tokenizer-load-failed",
@@ -219,7 +235,11 @@ RULES = (
         "chat template",
         74,
         serving=True,
-        pattern=r"(?:you must provide a chat template|No chat template|does not (?:have|define) a chat template|tokenizer\.chat_template is not set|Cannot use chat template functions|chat template path doesn't exist|appears path-like, but doesn't exist)",
+        pattern=(
+            r"(?:you must provide a chat template|No chat template|does not (?:have|define) a chat "
+            r"template|tokenizer\.chat_template is not set|Cannot use chat template functions|chat template path "
+            r"doesn't exist|appears path-like, but doesn't exist)"
+        ),
     ),
     rule("chat-template-missing", "chat template", 72, serving=True, pattern=r"supplied chat template (?:path|string)"),
     rule(
@@ -254,7 +274,10 @@ RULES = (
         "checkpoint-weights-mismatch",
         "size",
         56,
-        pattern=r"(?:The size of tensor a|The expanded size of the tensor|exceeds dimension size|shape mismatch|mismatched shape|must match the (?:existing|size))",
+        pattern=(
+            r"(?:The size of tensor a|The expanded size of the tensor|exceeds dimension size|shape "
+            r"mismatch|mismatched shape|must match the (?:existing|size))"
+        ),
         when=_loading,
     ),
     rule("checkpoint-weights-mismatch", "AssertionError", 52, pattern=r"^AssertionError\b", when=_loading),
@@ -373,7 +396,11 @@ RULES = (
         "hf-offline-cache-miss",
         "huggingface.co",
         70,
-        pattern=r"(?:Failed to resolve|Max retries exceeded|NameResolutionError|Name or service not known|Temporary failure in name resolution|ConnectTimeout|Network is unreachable).*|.*(?:Failed to resolve|Max retries exceeded|Name or service not known|Temporary failure in name resolution)",
+        pattern=(
+            r"(?:Failed to resolve|Max retries exceeded|NameResolutionError|Name or service not known|Temporary "
+            r"failure in name resolution|ConnectTimeout|Network is unreachable).*|.*(?:Failed to resolve|Max retries "
+            r"exceeded|Name or service not known|Temporary failure in name resolution)"
+        ),
     ),
     rule(
         "hf-offline-cache-miss",

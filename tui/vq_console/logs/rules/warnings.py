@@ -33,7 +33,8 @@ def _unknown_variable(hit: Hit) -> tuple[Fix, ...]:
 def _fallback_words(hit: Hit) -> str:
     kind = hit.group("kind")
     return (
-        f"{kind} weights run through the Marlin kernel: 16-bit math, weights read in {kind}. The message speaks of missing "
+        f"{kind} weights run through the Marlin kernel: 16-bit math, weights read in {kind}. The message speaks "
+        f"of missing "
         "hardware support on every GPU; it only tells that Marlin was chosen."
         if kind
         else ""
@@ -83,7 +84,10 @@ WARNINGS = (
         "ackend",
         80,
         scope="warning",
-        pattern=r"(?:requested|specified|selected) .*backend.*(?:not supported|ignored|falling back|fall back)|(?:[Ff]alling back|[Ii]gnoring).*(?:--?\w*-?backend)",
+        pattern=(
+            r"(?:requested|specified|selected) .*backend.*(?:not supported|ignored|falling back|fall "
+            r"back)|(?:[Ff]alling back|[Ii]gnoring).*(?:--?\w*-?backend)"
+        ),
     ),
     rule(
         "flashinfer-version-mismatch",
@@ -134,7 +138,8 @@ WARNINGS = (
         soft=True,
         fixes=_fallback_fixes,
         explain=lambda hit: (
-            f"{hit.match['kernel']} reads quantized weights and computes in 16 bits; the requested activation quantization is ignored."
+            f"{hit.match['kernel']} reads quantized weights and computes in 16 bits; the requested activation "
+            f"quantization is ignored."
         ),
     ),
     rule("kernel-slow-fallback", "quantization is not fully optimized yet", 40, scope="warning", soft=True),
@@ -234,7 +239,8 @@ FATAL = re.compile(
     r"|Got fatal signal from worker"
     r"|Timed out waiting for engine core"
     r"|: error: (?:unrecognized arguments|argument |the following arguments|ambiguous option)"
-    r"|^(?:.*: line \d+: +\d+ )?(?:Illegal instruction|Segmentation fault|Bus error|Aborted|Killed|Floating point exception)\b"
+    r"|^(?:.*: line \d+: +\d+ )?(?:Illegal instruction|Segmentation fault|Bus error|Aborted|Killed|Floating "
+    r"point exception)\b"
     r"|Segfault encountered|Fatal Python error|terminate called after throwing"
     r"|died with <Signals"
     r"|NVRM: Xid|fallen off the bus"
