@@ -1,0 +1,64 @@
+"""The command line starts light: no Textual, numpy or aiohttp before a command asks for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("textual", "rich", "numpy", "scipy", "aiohttp", "psutil", "pynvml", "tomlkit", "platformdirs", "packaging")
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, io, contextlib, json\nfrom vq_console import cli\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n    cli.main(['--help'])\n"
+        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(json.loads(done.stdout)) & set(HEAVY) == set()
+
+
+def test_help_costs_little() -> None:
+    """At most 0.15 CPU seconds; the best of five, since a busy machine only ever adds."""
+
+    def cost() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "vq_console", "--help"], capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(cost() for _ in range(5)) <= 0.15
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["lint", "no-such-profile"], 1),
+        (["ab", "no-such-arm", "neither"], 2),
+        (["ab", "x", "y", "--fail-on", "nonsense"], 2),
+        (["report", "no-such-run"], 2),
+        (["frobnicate"], 2),
+        (["serve", "./nowhere.toml"], 1),
+        (["stop", "no-such-server"], 2),
+    ],
+)
+def test_wrong_use_is_one_clear_line_and_no_traceback(vq_home: Path, words: list[str], code: int) -> None:
+    done = subprocess.run([sys.executable, "-m", "vq_console", *words], capture_output=True, text=True, env=os.environ.copy())
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.strip()
+
+
+def test_errors_are_json_where_json_was_asked_for(vq_home: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "vq_console", "ab", "no-such-arm", "neither", "--json"], capture_output=True, text=True
+    )
+    value = json.loads(done.stdout)
+    assert value["schema"] == "vq-console/error/1"
+    assert "no-such-arm" in value["error"]["message"]
