@@ -72,6 +72,7 @@ SILENCED: dict[str, frozenset[str]] = {
     "kv-cache-too-small": frozenset({"max-len-exceeds-model", "cuda-oom-load", "kv-cache-no-memory"}),
     "gpu-memory-busy": frozenset({"stale-engine-process"}),
     "startup-hang-deepgemm": frozenset({"deepgemm-incompatible"}),
+    "arch-unsupported": frozenset({"trust-remote-code-required"}),
     "quant-wrong-output": frozenset({"kernel-crash-arch", "kernel-not-available"}),
     "cpu-illegal-instruction": frozenset({"kernel-not-available", "fp8-kv-unsupported-arch"}),
     "quant-config-invalid": frozenset({"cli-unrecognized-argument", "quant-method-unknown"}),

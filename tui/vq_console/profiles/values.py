@@ -118,7 +118,7 @@ def check_env(table: Mapping[str, Any], where: str) -> dict[str, str | EnvRef]:
             value = {"from_env": value.from_env}
         if isinstance(value, Mapping):
             checked[key] = EnvRef(_reference(value, where, label))
-        elif is_secret_name(key):
+        elif is_secret_name(key) and value != "":  # an empty one is no secret: it unsets the variable
             raise ProfileError(
                 where, label, "a secret may not be written into a profile", f'use {key} = {{ from_env = "{key}" }}'
             )

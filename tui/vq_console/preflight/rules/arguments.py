@@ -140,8 +140,8 @@ def _one_choice(context: Context, name: str, known: tuple[str, ...] | None) -> I
             allowed |= set(getattr(catalogue, _CHOICES[name]) or ())
     if not allowed or not _settled(context):
         return
-    plugins = context.s.plugins
-    if name == "load_format" and plugins and str(value) in {"gguf", "bitsandbytes"}:
+    if name == "load_format" and str(value) in {"gguf", "bitsandbytes"}:
+        # These belong to plugins, and the rule about plugins speaks of them.
         return
     yield from _against(name, value, tuple(sorted(allowed)))
 
@@ -189,11 +189,10 @@ def bad_json(context: Context) -> Iterator[Hit]:
         flag = _flag(context, name)
         if not text or (flag is not None and flag.kind not in (None, "json")):
             continue
-        if name == "hf_overrides" and not text.startswith("{"):
+        if name == "compilation_config" and whole(text.removeprefix("-O")) is not None:
             continue
-        if text[0] not in "{['\"" and name not in {"speculative_config", "quantization_config", "compilation_config"}:
-            continue
-        if name == "compilation_config" and whole(text) is not None:
+        certain = name in _ALWAYS_JSON or (flag is not None and flag.kind == "json" and context.s.exact)
+        if not certain and text[0] not in "{['\"":
             continue
         try:
             json.loads(text)
@@ -203,6 +202,9 @@ def bad_json(context: Context) -> Iterator[Hit]:
                 evidence=text[:200],
                 patch=_repaired(name, text),
             )
+
+
+_ALWAYS_JSON = frozenset({"speculative_config", "quantization_config", "hf_overrides"})
 
 
 def _repaired(name: str, text: str) -> Patch | None:
@@ -330,9 +332,7 @@ def bad_parser(context: Context) -> Iterator[Hit]:
 def unknown_variable(context: Context) -> Iterator[Hit]:
     """A VLLM_ variable that this version does not register: it warns, and the wish is ignored."""
     s = context.s
-    known = frozenset(s.catalogue.env) if s.catalogue.env and s.exact else None
-    if known is None and s.version is not None and version_text(s.version) == knowledge.READ_IN:
-        known = knowledge.environment()
+    known = _variables(context)
     for name, value in s.env.items():
         if not name.startswith("VLLM_"):
             continue
@@ -355,6 +355,17 @@ def unknown_variable(context: Context) -> Iterator[Hit]:
             close = difflib.get_close_matches(name, knowledge.environment(), n=1, cutoff=0.9)
             if close:
                 yield Hit(f"{name} looks like a misspelt {close[0]}", evidence=f"[env] {name}", fix=f"Write {close[0]}")
+
+
+def _variables(context: Context) -> frozenset[str] | None:
+    """What this version, or a release around it, registers; None for releases older than what was read."""
+    s = context.s
+    if s.exact and s.catalogue.env:
+        return frozenset(s.catalogue.env)
+    names: set[str] = set()
+    for catalogue in knowledge.around(s.version):
+        names.update(catalogue.env or ())
+    return frozenset(names) or None
 
 
 def _variable_patch(name: str, value: str) -> Patch:

@@ -72,8 +72,8 @@ def _highest(rows: tuple[Minimum, ...], name: str, situation: Situation) -> Mini
 def method_minimum(name: str, situation: Situation) -> Minimum | None:
     """The demand of a method: the engine's own source where it was read, else the table."""
     own = situation.catalogue.min_capability
-    if situation.catalogue.origin == "source" and own is not None and name in own:
-        return Minimum(frozenset({name}), own[name], span(), f"{SOURCE} of this engine")
+    if situation.exact and own is not None and name in own:
+        return Minimum(frozenset({name}), own[name], span(), f"{SOURCE}, this version")
     return _highest(METHODS, name, situation)
 
 

@@ -235,7 +235,7 @@ def transformers_new(context: Context) -> Iterator[Hit]:
     if have is None or s.version is None:
         return
     high = _bound(knowledge.requirement("transformers", s.version), "<")
-    if (have[0] >= 5 and s.version < (0, 16, 0)) or (high is not None and have >= high):
+    if (have[0] >= 5 and s.version < (0, 14, 0)) or (high is not None and have >= high):
         limit = "<5" if high is None else "<" + ".".join(str(n) for n in high)
         yield Hit(
             f"transformers {s.package('transformers')} is newer than vLLM {version_text(s.version)} allows ({limit})",

@@ -177,13 +177,18 @@ def sampler_warmup(context: Context) -> Iterator[Hit]:
     if share is None or total is None or need is None or not s.cuda or share < 0.93 or not share <= 1:
         return
     outside = total * (1 - share)
-    if need > outside:
+    if need > outside and _sampler_first(context):
         yield Hit(
             f"warming up the sampler with {sequences(s)} requests needs about {need:.1f} GiB, and the budget leaves "
             f"{outside:.1f} GiB",
             fix="Lower --max-num-seqs (64 to 256) or --gpu-memory-utilization",
             patch=put(max_num_seqs=64, gpu_memory_utilization=0.9),
         )
+
+
+def _sampler_first(context: Context) -> bool:
+    """Whether the sampler rather than the graphs is what breaks: many requests at once, or no graphs at all."""
+    return sequences(context.s) >= 512 or context.s.eager
 
 
 @rule("cuda-oom-graph-capture", "warning", source="vLLM source: CUDA graphs are captured outside the KV reservation")
@@ -196,7 +201,7 @@ def graphs_outside_budget(context: Context) -> Iterator[Hit]:
     need = graph_gib(s, context.shape)
     outside = total * (1 - share)
     sampler = sampler_gib(s)
-    if sampler is not None and sampler > outside:
+    if sampler is not None and sampler > outside and _sampler_first(context):
         return
     if (need or 0.75) > outside or share > 0.97:
         yield Hit(
