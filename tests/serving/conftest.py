@@ -25,6 +25,7 @@ QUICK: dict[str, Any] = {
     "scan_start_s": 0.1,
     "scan_rest_s": 0.2,
     "health_s": 0.1,
+    "retry_s": 0.1,
     "health_timeout_s": 1.0,
     "silent_s": 0.4,
     "record_s": 0.2,

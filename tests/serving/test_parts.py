@@ -318,7 +318,8 @@ def test_pick_metrics() -> None:
 
 def test_vitals_leave_a_busy_or_quiet_server_alone() -> None:
     every = dict.fromkeys(("health_s", "record_s", "token_s"), 5.0) | dict.fromkeys(
-        ("probe_s", "health_timeout_s", "token_timeout_s", "first_token_timeout_s", "silent_s", "stuck_s"), 1.0
+        ("probe_s", "retry_s", "health_timeout_s", "token_timeout_s", "first_token_timeout_s", "silent_s", "stuck_s"),
+        1.0,
     )
     vitals = Vitals("127.0.0.1", 9, model="m", api_key=None, tls=False, every=every)
     vitals.quiet_until = 100.0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from vq_console.commands.common import say
 from vq_console.core.errors import MissingError
 from vq_console.core.text import redact, seconds_text, strip_control
 from vq_console.serving.control import reread, wait_ready
 from vq_console.serving.model import LIVE, ServerRecord, ServerState
-from vq_console.serving.view import read_log
+from vq_console.serving.view import read_log, server_json
 
 
 def follow_start(name: str) -> ServerRecord:
@@ -27,7 +27,7 @@ def follow_start(name: str) -> ServerRecord:
             looked, from_log = now, seen.phase if seen else ""
         present = record.phase or record.state.value
         if record.state is ServerState.STARTING and record.phase == "loading" and from_log:
-            present = from_log
+            present = "listening" if from_log == "ready" else from_log
         if present != phase:
             if phase and now - since >= 0.05:
                 say(f"  {now - since:6.1f} s  {strip_control(phase)}")
@@ -47,9 +47,14 @@ def summary(record: ServerRecord) -> str:
     rows = [("address", f"{record.url}/v1   model {record.model}")]
     if facts.get("quantization"):
         rows.append(("method", str(facts["quantization"])))
+    rows += [("kernel", f"{kernel['kernel']} for {kernel['module']}") for kernel in facts.get("kernels") or []]
     rows += [
-        ("kernel", f"{kernel['kernel']} for {kernel['module']}")
-        for kernel in facts.get("kernels") or []
+        (
+            "expected",
+            f"{row['expected'] or 'nothing'} for {row['kind']}, runs {row['selected'] or 'unknown'}: {row['detail']}",
+        )
+        for row in server_json(record)["asked_vs_runs"]
+        if row["alarm"]
     ]
     for key, label in (("attention_backend", "attention"), ("moe_backend", "MoE")):
         if facts.get(key):
@@ -73,16 +78,19 @@ def safe(line: str) -> str:
     return redact(strip_control(line))
 
 
-def log_lines(record: ServerRecord, *, head: int | None, tail: int | None) -> list[str]:
-    """The wanted lines, safe to show. Raises MissingError when there is no log."""
+def log_lines(record: ServerRecord, *, head: int | None, tail: int | None) -> Iterator[str]:
+    """The wanted lines (all without `head` and `tail`), safe to show. Raises MissingError when there is no log."""
     if tail is not None:
         from vq_console.logs.tail import TailIndex
 
         try:
-            return [safe(line) for line in TailIndex(_path(record)).last(tail).lines]
+            lines: Iterable[str] = TailIndex(_path(record)).last(tail).lines
         except OSError as error:
-            raise MissingError(f"{record.log}: {error.strerror}", "") from error
-    return [safe(line) for line in itertools.islice(_lines(record), head)]
+            raise _absent(record, error) from error
+    else:
+        lines = itertools.islice(_lines(record), head)
+    for line in lines:
+        yield safe(line)
 
 
 def _path(record: ServerRecord) -> str:
@@ -91,14 +99,17 @@ def _path(record: ServerRecord) -> str:
     return record.log
 
 
+def _absent(record: ServerRecord, error: OSError) -> MissingError:
+    return MissingError(f"{record.log}: {error.strerror}", "the server may not have begun yet")
+
+
 def _lines(record: ServerRecord) -> Iterator[str]:
-    path = _path(record)
     try:
-        with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
+        with open(_path(record), encoding="utf-8", errors="replace", newline="\n") as file:
             for line in file:
                 yield line.rstrip("\n")
     except OSError as error:
-        raise MissingError(f"{path}: {error.strerror}", "the server may not have begun yet") from error
+        raise _absent(record, error) from error
 
 
 def print_log(record: ServerRecord, *, head: int | None, tail: int | None, follow: bool) -> None:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from vq_console.serving.model import ServerRecord
 
 
+JSON_LINES = 1000
+"""How many of the last lines `logs --json` holds when it was not told."""
+
+
 def register(subparsers: Subparsers) -> None:
     """Add the commands of this group."""
     serve = add_command(subparsers, "serve", "start a profile's server; it outlives this command", run_serve)
@@ -280,7 +284,8 @@ def run_logs(args: argparse.Namespace) -> ExitCode:
         from vq_console.commands.follow_start import log_lines
         from vq_console.serving.view import server_json
 
-        lines = log_lines(record, head=args.head, tail=args.tail)
+        tail = JSON_LINES if args.head is None and args.tail is None else args.tail
+        lines = list(log_lines(record, head=args.head, tail=tail))
         emit("vq-console/logs/1", {**_servers([server_json(record)]), "lines": lines})
         return ExitCode.DONE
     print_log(record, head=args.head, tail=args.tail, follow=args.follow)

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 DEFAULTS: dict[str, Any] = {
     "probe_s": 1.0,
-    "health_s": 5.0,
+    "health_s": 30.0,
+    "retry_s": 5.0,
     "health_timeout_s": 10.0,
     "silent_s": 20.0,
     "record_s": 15.0,
@@ -49,7 +50,7 @@ DEFAULTS: dict[str, Any] = {
     "restart_backoff_s": 5.0,
     "restart_forgive_s": 600.0,
 }
-"""Intervals, time-outs and limits; `server.json` may hold others under `keeper`."""
+"""Intervals, time-outs and limits; `server.json` may hold others under `keeper`. Each look is a line in vLLM's log."""
 ADDRESS_IN_USE = ("Address already in use", "[Errno 98]")
 
 
@@ -334,7 +335,7 @@ class Life:
         self.vitals.step_running(now)
         if self.vitals.trouble:
             self._set("unresponsive", reason=self.vitals.trouble)
-            if self._every("cpu", self.every["health_s"], now):
+            if self._every("cpu", self.every["retry_s"], now):
                 self._set(cpu_pct=self._cpu_pct(now))
         else:
             self._set("ready", reason="", cpu_pct=None)

@@ -189,8 +189,10 @@ class Vitals:
     def _health(self, ended: Exchange, now: float) -> None:
         if ended.status == 200:
             self._health_failed_since = None
-        elif self._health_failed_since is None:
-            self._health_failed_since = ended.started
+        else:
+            self._next["health"] = min(self._next["health"], now + self.every["retry_s"])
+            if self._health_failed_since is None:
+                self._health_failed_since = ended.started
         if self._health_failed_since is None:
             self._judge(now)
         elif ended.status == 503:
@@ -224,7 +226,7 @@ class Vitals:
             self._token_trouble = (
                 f"answers /health but gives no token ({ended.error or ended.status} after {waited:.0f} s)"
             )
-            self._next["token"] = now + self.every["health_s"]
+            self._next["token"] = now + self.every["retry_s"]
         self._judge(now)
 
     def _judge(self, now: float) -> None:
