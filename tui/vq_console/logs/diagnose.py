@@ -15,13 +15,16 @@ from vq_console.logs.catalogue import diagnoses
 from vq_console.logs.lines import clean
 from vq_console.logs.model import Diagnosis, Fix, LogLine
 from vq_console.logs.rules import TROUBLE, WARNINGS, Context, Hit, Rule
-from vq_console.logs.rules.warnings import BENIGN, FATAL, NOISE, RETRIED, STOP, WRAPPERS
+from vq_console.logs.rules.phrases import BENIGN, FATAL, NOISE, RETRIED, STOP, WRAPPERS
 from vq_console.logs.silent import Finding, broken_output, large_batch, slow_kernels, stalls, without_effect
 
 if TYPE_CHECKING:
     from vq_console.logs.reader import Run
 
 _EVIDENCE = 1200
+_LONG = 2400
+_SAME = 200
+"""Lines that begin alike are looked at so often; a flood of one message must not cost the answer its time."""
 _CODE = re.compile(r"\s{4,}(?:raise|return|await|assert|with|self\.)\b")
 """A line of source, left over from a traceback whose beginning is missing."""
 
@@ -68,21 +71,26 @@ def warning_slugs(run: Run) -> tuple[str, ...]:
 
 
 def _hits(layout: Layout, context: Context, stop: LogLine | None) -> Iterable[Hit]:
+    shapes: dict[str, int] = {}
     for spot in layout.spots:
         line = spot.line
-        if line.level in ("INFO", "DEBUG", "WARNING") or not line.message:
+        message = line.message
+        if line.level in ("INFO", "DEBUG", "WARNING") or not message:
             continue
         if stop is not None and line.number > stop.number and context.ready_line is not None:
             continue
-        message = line.message
-        if NOISE.search(message) or _CODE.match(message):
+        shape = message[:48]
+        shapes[shape] = shapes.get(shape, 0) + 1
+        if shapes[shape] > _SAME or NOISE.in_(message) or _CODE.match(message):
             continue
+        text = message if len(message) <= _LONG else f"{message[:1800]} {message[-600:]}"
         for rule in TROUBLE:
-            if rule.needle in message:
-                match = rule.pattern.search(message)
+            if rule.needle in text:
+                match = rule.pattern.search(text)
                 if match is None:
                     continue
-                hit = Hit(rule, match, spot, context)
+                whole = match if text is message else rule.pattern.search(message)
+                hit = Hit(rule, whole or match, spot, context)
                 if rule.when is None or rule.when(hit):
                     yield hit
 
@@ -105,7 +113,7 @@ def _started(run: Run) -> bool:
 
 def _stop_line(lines: list[LogLine]) -> LogLine | None:
     for line in lines:
-        if line.level in ("INFO", "WARNING") and STOP.search(line.message):
+        if line.level in ("INFO", "WARNING") and STOP.in_(line.message):
             return line
     return None
 
@@ -118,9 +126,9 @@ def _fatal_line(layout: Layout, stop: LogLine | None) -> LogLine | None:
             return None
         if line.level in ("INFO", "DEBUG") and "engine core exited unexpectedly" not in line.message:
             continue
-        if line.level == "WARNING" or NOISE.search(line.message):
+        if line.level == "WARNING" or NOISE.in_(line.message):
             continue
-        if FATAL.search(line.message):
+        if FATAL.in_(line.message):
             return line
     return None
 
@@ -131,7 +139,7 @@ def _unfinished_start(context: Context, layout: Layout, stop: LogLine | None) ->
         if not trace.exceptions or (stop is not None and trace.start > stop.number and context.ready_line is not None):
             continue
         last = trace.exceptions[-1]
-        if NOISE.search(last.message) or _retried(last):
+        if NOISE.in_(last.message) or _retried(last):
             continue
         if context.ready_line is None:
             return True
@@ -150,7 +158,7 @@ def _unexplained(layout: Layout, context: Context, stop: LogLine | None) -> Diag
         own = [
             line
             for line in trace.exceptions
-            if not WRAPPERS.search(line.message) and not NOISE.search(line.message) and not _retried(line)
+            if not WRAPPERS.in_(line.message) and not NOISE.in_(line.message) and not _retried(line)
         ]
         if own:
             line = own[-1]
@@ -160,7 +168,7 @@ def _unexplained(layout: Layout, context: Context, stop: LogLine | None) -> Diag
     if wrapper is None:
         for spot in layout.spots:
             if spot.line.level not in ("INFO", "DEBUG", "WARNING") and (
-                FATAL.search(spot.line.message) or WRAPPERS.search(spot.line.message)
+                FATAL.in_(spot.line.message) or WRAPPERS.in_(spot.line.message)
             ):
                 wrapper = spot
     if wrapper is None:
@@ -213,7 +221,7 @@ def _without_failure(run: Run, context: Context, lines: list[LogLine], *, final:
 def _harmless(lines: list[LogLine]) -> LogLine | None:
     """The first line that looks like trouble and is none."""
     for line in lines:
-        if BENIGN.search(line.message) and line.level is not None:
+        if BENIGN.in_(line.message) and line.level is not None:
             return line
     for line in lines:
         if line.level in ("WARNING", "ERROR"):

@@ -20,7 +20,8 @@ _HEAD = 3000
 _EARLY = 4000
 _LATE = 4000
 _TAIL = 200
-_KEEP_CHARS = 24_000
+_KEEP_CHARS = 8_000
+_KEEP_JSON_CHARS = 64_000
 _YEAR_S = 365 * 86400.0
 _DULL = 3
 _REPEATED = 200
@@ -100,6 +101,7 @@ class FactReader:
         self._boring: set[str] = set()
         self._judged: tuple[int, int, int, bool] | None = None
         self._diagnosis: Diagnosis | None = None
+        self._told: tuple[tuple[int, ...], dict[str, Any]] | None = None
 
     def feed(self, lines: Iterable[str]) -> None:
         """Take further lines, without their newline."""
@@ -165,12 +167,15 @@ class FactReader:
     @property
     def facts(self) -> dict[str, Any]:
         """The facts of the newest run with the keys of `Explanation.facts`; `ready` is always there."""
-        facts = self.run.sheet.as_mapping()
-        facts["ready"] = bool(facts.get("ready", False))
-        warnings = self.warnings
-        if warnings:
-            facts["warnings"] = list(warnings)
-        return {key: value for key, value in facts.items() if key not in _INTERNAL}
+        key = (self.runs, self.run.suspects, len(self.run.sheet.lines), len(self.run.sheet.kernels))
+        if self._told is None or self._told[0] != key:
+            facts = self.run.sheet.as_mapping()
+            facts["ready"] = bool(facts.get("ready", False))
+            warnings = self.warnings
+            if warnings:
+                facts["warnings"] = list(warnings)
+            self._told = (key, {name: value for name, value in facts.items() if name not in _INTERNAL})
+        return dict(self._told[1])
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -323,7 +328,9 @@ def _is_banner(message: str) -> bool:
 
 
 def _shorten(raw: str) -> str:
-    """Keep the beginning and the end of a very long line; both ends may carry its meaning."""
+    """Keep both ends of a very long line, either may carry its meaning; a JSON record stays whole."""
+    if raw.startswith("{") and len(raw) < _KEEP_JSON_CHARS:
+        return raw
     return raw[: _KEEP_CHARS // 2] + raw[-_KEEP_CHARS // 2 :]
 
 

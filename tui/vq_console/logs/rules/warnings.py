@@ -1,12 +1,10 @@
-"""What good runs say too: warnings with a cause of their own, harmless ones, wrappers, and noise.
+"""What good runs say too: warnings with a cause of their own.
 
 Texts: vLLM 0.6 to 0.33. "Your GPU does not have native support …" is printed whenever Marlin is used, on any GPU:
 it tells the kernel, not the hardware.
 """
 
 from __future__ import annotations
-
-import re
 
 from vq_console.logs.model import Fix
 from vq_console.logs.rules.rule import Hit, remove_args, rule, say, set_args, set_env
@@ -186,92 +184,3 @@ WARNINGS = (
     rule("disk-full", "Not enough free disk space", 60, scope="warning", soft=True),
 )
 """Warnings that are a diagnosis when nothing failed; `soft` ones only where they are what the log is about."""
-
-BENIGN = re.compile(
-    r"We must use the `spawn` multiprocessing start method"
-    r"|[Cc]ustom allreduce is disabled"
-    r"|NVLink detection failed"
-    r"|Found ulimit of"
-    r"|No available shared memory broadcast block found"
-    r"|Failed to import Triton kernels"
-    r"|Failed to import from vllm\."
-    r"|retrying \d+ of \d+"
-    r"|Chat template warmup failed"
-    r"|destroy_process_group\(\) was not called"
-    r"|resource_tracker: There appear to be"
-    r"|pin_memory=False"
-)
-"""Harmless by its text, at whatever level it is written."""
-
-NOISE = re.compile(
-    r"NVLink detection failed"
-    r"|Failed to import Triton kernels"
-    r"|retrying \d+ of \d+"
-    r"|[Ff]ound ulimit of"
-    r"|recvValue failed on SocketImpl"
-    r"|Exception ignored in"
-    r"|destroy_process_group\(\)"
-    r"|^\s*warnings\.warn"
-    r"|(?:User|Future|Deprecation|Runtime|Resource)Warning: "
-    r"|Dumping (?:input data|scheduler)"
-    r"|^\[shutdown\]"
-    r"|lines dropped by log rotation"
-)
-"""Lines that never are a cause, though they are written at ERROR or to standard error."""
-
-RETRIED = re.compile(r"\brepo_utils\b")
-"""Sources whose ERROR records announce another attempt."""
-
-FATAL = re.compile(
-    r"EngineCore (?:failed to start|encountered a fatal error|hit an exception)"
-    r"|Engine core initialization failed"
-    r"|Engine process failed to start"
-    r"|WorkerProc (?:failed to start|initialization failed|hit an exception)"
-    r"|Exception in worker \w+ while processing"
-    r"|Error executing method"
-    r"|died unexpectedly"
-    r"|engine core exited unexpectedly"
-    r"|AsyncLLM output_handler failed"
-    r"|EngineDeadError|MQEngineDeadError|AsyncEngineDeadError"
-    r"|Engine loop (?:has died|is not running)"
-    r"|Background loop has errored"
-    r"|Engine background task failed"
-    r"|Got fatal signal from worker"
-    r"|Timed out waiting for engine core"
-    r"|: error: (?:unrecognized arguments|argument |the following arguments|ambiguous option)"
-    r"|^(?:.*: line \d+: +\d+ )?(?:Illegal instruction|Segmentation fault|Bus error|Aborted|Killed|Floating "
-    r"point exception)\b"
-    r"|Segfault encountered|Fatal Python error|terminate called after throwing"
-    r"|died with <Signals"
-    r"|NVRM: Xid|fallen off the bus"
-    r"|which is incompatible\.$"
-)
-"""After one of these, before any stop, the run has failed."""
-
-WRAPPERS = re.compile(
-    r"Engine core initialization failed"
-    r"|WorkerProc initialization failed"
-    r"|EngineCore encountered an issue"
-    r"|Engine process failed to start"
-    r"|RuntimeError: cancelled\s*$"
-    r"|Engine loop has died|Background loop has errored|Engine background task failed"
-    r"|Worker failed with error"
-    r"|See (?:root cause|stack trace)"
-    r"|please check the (?:stack trace|logs?) above"
-    r"|^SystemExit\b|^asyncio\.exceptions\.CancelledError|^concurrent\.futures\._base\.CancelledError"
-    r"|^(?:BrokenPipeError|ConnectionResetError|EOFError)\b"
-    r"|failed to be inspected\. Please check the logs"
-    r"|^(?:\w+\.)*(?:EngineDeadError|MQEngineDeadError|AsyncEngineDeadError|EngineGenerateError)\b"
-    r"|^RuntimeError: Error raised in subprocess"
-)
-"""Exceptions that only pass on that something else failed."""
-
-STOP = re.compile(
-    r"\[shutdown\] EngineCore: trigger received signal=(?P<signal>\w+)"
-    r"|\[shutdown\] API server: shutdown triggered"
-    r"|Shutdown initiated \(timeout"
-    r"|Received (?P<signal2>SIG\w+), shutting down"
-    r"|Gracefully stopping http server"
-    r"|Shutting down$"
-)
-"""Somebody asked the server to stop; what follows is noise."""
