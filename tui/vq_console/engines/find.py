@@ -91,7 +91,7 @@ def choose_engine(spec: str | None = None, *, python: str | None = None, device:
         for engine in found
         if engine.problem is None
         and (device is None or engine.device == device)
-        and (wanted is None or wanted.contains(engine.vllm_version or "0", prereleases=True))
+        and (wanted is None or wanted.contains(_version(engine.vllm_version), prereleases=True))
     ]
     if not fitting:
         raise _none_fits(found, spec, device)

@@ -1,0 +1,5 @@
+from .awq import AWQConfig as Parent
+
+
+class NewFp8Config(Parent):
+    pass

@@ -1,0 +1,3 @@
+from typing import Literal
+
+LoadFormats = Literal["auto", "dummy"]

@@ -1,0 +1,6 @@
+class CudaPlatformBase(Platform):
+    device_name: str = "cuda"
+
+
+class NvmlCudaPlatform(CudaPlatformBase):
+    pass

@@ -1,0 +1,5 @@
+class RocmPlatform(Platform):
+    supported_quantization: list[str] = [
+        "awq",
+        "fp8",
+    ]
