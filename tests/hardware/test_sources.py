@@ -237,3 +237,15 @@ def test_a_real_process_is_named_and_its_secrets_are_not() -> None:
         child.kill()
         child.wait()
     assert ProcessNamer()(child.pid)[2]
+
+
+def test_a_recording_replays_as_the_machine_it_was_made_on(nvml: pytest.MonkeyPatch) -> None:
+    import json
+
+    from vq_console.hardware.raw import RecordedSource
+    from vq_console.hardware.record import record
+
+    nvml.setattr(pynvml, "nvmlDeviceGetPowerUsage", _raises(pynvml.NVML_ERROR_NO_PERMISSION))
+    host = Host("box")
+    again = RecordedSource(json.loads(json.dumps(record(NvmlSource()))))
+    assert machine_from(again, host, {}) == machine_from(NvmlSource(), host, {})
