@@ -23,6 +23,8 @@ from vq_console.serving.model import TRANSITIONS, Identity, ServerRecord, Server
 from vq_console.serving.registry import get_server, is_alive, list_servers
 from vq_console.serving.view import judge, read_log, server_json
 
+twenty_times = pytest.mark.parametrize("turn", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, 20))])
+
 
 def kill(identity: Identity | None, number: int = signal.SIGKILL) -> None:
     assert identity is not None
@@ -95,7 +97,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("phase", ["claimed", "starting", "ready"])
-def test_the_console_is_killed(bench, phase: str) -> None:
+@twenty_times
+def test_the_console_is_killed(bench, turn: int, phase: str) -> None:
     code = textwrap.dedent(CONSOLE).format(tests=str(Path(__file__).parents[1]), root=_root(), phase=phase)
     done = subprocess.run([sys.executable, "-c", code], check=False)
     assert done.returncode == -signal.SIGKILL
@@ -117,7 +120,8 @@ def test_the_terminal_hangs_up(bench) -> None:
     assert bench.until("tiny", "ready").identity == record.identity
 
 
-def test_the_keeper_is_killed_and_the_next_console_adopts(bench) -> None:
+@twenty_times
+def test_the_keeper_is_killed_and_the_next_console_adopts(bench, turn: int) -> None:
     record = bench.ready("--grandchild=session")
     living = bench.members(record)
     assert len(living) == 2
@@ -131,7 +135,8 @@ def test_the_keeper_is_killed_and_the_next_console_adopts(bench) -> None:
     assert bench.gone(*living), "what the first keeper had seen is gone too"
 
 
-def test_the_keeper_is_killed_while_the_server_loads(bench) -> None:
+@twenty_times
+def test_the_keeper_is_killed_while_the_server_loads(bench, turn: int) -> None:
     record = bench.start("--load-s", "1.0")
     record = bench.until("tiny", "starting", where=lambda r: r.identity is not None)
     kill(record.keeper)
@@ -139,7 +144,8 @@ def test_the_keeper_is_killed_while_the_server_loads(bench) -> None:
     assert ready.identity == record.identity
 
 
-def test_the_keeper_and_then_the_server_are_killed(bench) -> None:
+@twenty_times
+def test_the_keeper_and_then_the_server_are_killed(bench, turn: int) -> None:
     record = bench.ready("--shm", "--grandchild=orphan")
     living = bench.members(record)
     kill(record.keeper)
@@ -149,7 +155,8 @@ def test_the_keeper_and_then_the_server_are_killed(bench) -> None:
     assert bench.gone(*living), "the new keeper cleaned up after both"
 
 
-def test_the_server_is_killed(bench) -> None:
+@twenty_times
+def test_the_server_is_killed(bench, turn: int) -> None:
     record = bench.ready("--grandchild=group")
     living = bench.members(record)
     assert len(living) == 2
@@ -165,7 +172,8 @@ def test_the_server_is_killed(bench) -> None:
     assert incident["kernel_messages"] or incident["kernel_messages_missing"] or incident["kernel_messages"] == []
 
 
-def test_the_whole_group_is_killed_and_its_segments_go(bench) -> None:
+@twenty_times
+def test_the_whole_group_is_killed_and_its_segments_go(bench, turn: int) -> None:
     record = bench.ready("--shm", "--grandchild=orphan")
     name = next(line.split()[-1] for line in Path(record.log).read_text().splitlines() if "segment psm_" in line)
     assert os.path.exists(f"/dev/shm/{name}")
@@ -182,7 +190,8 @@ def test_the_whole_group_is_killed_and_its_segments_go(bench) -> None:
         kept.unlink()
 
 
-def test_a_server_that_ignores_sigterm(bench) -> None:
+@twenty_times
+def test_a_server_that_ignores_sigterm(bench, turn: int) -> None:
     record = bench.ready("--ignore-term", "--grandchild=orphan", "--grandchild-ignores-term")
     living = bench.members(record)
     assert len(living) == 2
@@ -346,7 +355,8 @@ def test_names(bench) -> None:
     assert (folder / "server.log.1").exists(), "the log before is kept"
 
 
-def test_the_log_is_deleted_truncated_and_capped(bench) -> None:
+@twenty_times
+def test_the_log_is_deleted_truncated_and_capped(bench, turn: int) -> None:
     record = bench.ready("--flood", "3000", settings={"log_cap_bytes": 200_000, "log_head_bytes": 4000})
     log = Path(record.log)
     bench.wait(lambda: "left out here" in log.read_text() and "flood 2999" in log.read_text())

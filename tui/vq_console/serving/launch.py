@@ -24,7 +24,7 @@ from vq_console.core.places import servers_dir
 from vq_console.serving import registry
 from vq_console.serving.environment import server_environment
 from vq_console.serving.keeping import locks
-from vq_console.serving.limits import ENGINE_DEFAULT_S, on_network, startup_limit_s
+from vq_console.serving.limits import BASE_S, ENGINE_DEFAULT_S, on_network, startup_limit_s
 from vq_console.serving.model import LIVE, ServerRecord
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def launch(
     """
     from vq_console.engines.find import choose_engine
     from vq_console.preflight.check import plan_json, plan_profile
+    from vq_console.profiles.store import model_argument
     from vq_console.profiles.trust import is_trusted, trust_review
 
     if not is_trusted(profile):
@@ -91,6 +92,11 @@ def launch(
             f"{profile.name}: preflight says no: {errors[0].message}",
             errors[0].fix or f"`vq-console lint {profile.name}` shows everything; --force starts it all the same",
             argv=plan.argv,
+        )
+    settings = settings or Settings()
+    if settings.startup_timeout_s is None:
+        settings = replace(
+            settings, startup_timeout_s=_limit_of(model_argument(profile), plan.target.checkpoint.get("size_gib"))
         )
     told = plan_json(plan)
     stored = {**told.get("plan", told), "findings": told.get("findings", []), "target": dict(plan.target.facts)}
@@ -119,19 +125,17 @@ def start(
     asked_gpus: Sequence[int] | None = None,
     settings: Settings | None = None,
 ) -> ServerRecord:
-    """Start exactly `plan` detached. Raises UsageError for a name in use, MissingError, LaunchError without keeper."""
+    """Start exactly `plan` detached. Raises UsageError (name), MissingError (secret), LaunchError (disk, keeper)."""
     settings = settings or Settings()
     python = engine.python if engine is not None and not engine.simulated else None
     simulated = bool(engine is not None and engine.simulated)
-    limit = settings.startup_timeout_s
-    if limit is None:
-        limit = _limit_of(plan)
+    limit = BASE_S if settings.startup_timeout_s is None else settings.startup_timeout_s
     plan_env = dict(plan.env)
     if limit > ENGINE_DEFAULT_S and READY_TIMEOUT not in plan_env and READY_TIMEOUT not in os.environ:
         plan_env[READY_TIMEOUT] = str(int(limit))  # else vLLM itself gives up on a slow disk before the keeper does
     env = server_environment(plan_env, plan.secret_env, python=python, given=os.environ)
     uuids, lock_names, labels = _start_locks(plan, simulated)
-    with claimed_folder(name, plan.profile) as (folder, lock):
+    with _disk_trouble(plan), claimed_folder(name, plan.profile) as (folder, lock):
         _put_away(folder)
         given = {
             "name": folder.name,
@@ -172,15 +176,28 @@ def start(
     return wait_for_keeper(folder)
 
 
-def _limit_of(plan: Plan) -> float:
-    checkpoint = plan.target.checkpoint
-    size = checkpoint.get("size_gib")
-    model = next((item for item in plan.argv if os.path.isdir(item)), None)
-    cached = bool(checkpoint) and size is not None
+@contextlib.contextmanager
+def _disk_trouble(plan: Plan) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LaunchError(
+            f"{plan.profile}: {error.filename or servers_dir()}: {error.strerror or error}",
+            "the server's record must be written before it can start",
+            argv=plan.argv,
+        ) from error
+
+
+def _limit_of(model: str, size_gib: float | None) -> float:
+    """How long the start of `model` (a folder, or a hub id) may take, by size, disk and whether it is here."""
+    from vq_console.profiles.hubcache import find_cached
+
+    weights: Path | None = Path(model) if model.startswith("/") else None
+    if weights is None:
+        cached = find_cached(model.partition(":")[0])
+        weights = cached.path if cached is not None and not cached.incomplete else None
     return startup_limit_s(
-        float(size) if size is not None else None,
-        local=model is not None or cached,
-        network=on_network(model) if model else False,
+        size_gib, local=weights is not None, network=weights is not None and on_network(str(weights))
     )
 
 

@@ -40,7 +40,10 @@ def locks_folder() -> str:
         os.mkdir(folder)
         os.chmod(folder, 0o1777)
     except FileExistsError:
-        pass
+        if not stat.S_ISDIR(os.lstat(folder).st_mode):
+            # Somebody put something else there: locks that only this user sees are better than none.
+            folder = f"{folder}-{os.getuid()}"
+            os.makedirs(folder, mode=0o700, exist_ok=True)
     return folder
 
 
