@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from vq_console.preflight.ignore import reach
+from vq_console.preflight.ignore import Reach, reach
 from vq_console.preflight.kv import bytes_per_token, kv_shape
 from vq_console.preflight.method import Resolution
 from vq_console.preflight.model import Fit
@@ -252,29 +252,29 @@ def _leftover(situation: Situation, shape: Anatomy) -> float:
     return total
 
 
-def layer_scheme(layer: Linear, resolution: Resolution, skipped: frozenset[str]) -> Scheme:
-    """The scheme of one kind of linear layer, after what the ignore list leaves alone."""
+def layer_scheme(layer: Linear, resolution: Resolution, left: Reach) -> Scheme:
+    """The scheme of one kind of linear layer, after what the ignore list leaves alone altogether."""
     scheme = resolution.moe if layer.kind == "moe" else resolution.linear
-    if scheme is None or layer.name in skipped:
+    if scheme is None or layer.name in left.skipped:
         return Scheme("none")
     return scheme
 
 
-def ignored(situation: Situation, resolution: Resolution, shape: Anatomy) -> frozenset[str]:
-    """Names of layers that stay in 16 bit by an ignore list that counts: online by the flag, else by config.json."""
+def ignored(situation: Situation, resolution: Resolution, shape: Anatomy) -> Reach:
+    """What stays in 16 bit by the ignore list that counts: online that of the flag, else that of config.json."""
     if resolution.online:
         patterns = as_list((situation.quant_config or {}).get("ignore"))
     else:
         patterns = as_list(
             situation.fact("ignore") or situation.fact("modules_to_not_convert") or situation.fact("exclude_modules")
         )
-    return reach(patterns, shape.linears).skipped
+    return reach(patterns, shape.linears)
 
 
 def _counted(situation: Situation, resolution: Resolution, shape: Anatomy) -> tuple[float, float, float]:
     """(bytes as quantized, bytes all in 16 bit, bytes of the widest single layer in 16 bit) on one GPU."""
     tp, pp = situation.tp, situation.pp
-    skipped = ignored(situation, resolution, shape)
+    left = ignored(situation, resolution, shape)
     gptq_blind = _gptq_without_metadata(situation, resolution)
     quantized = sixteen = largest = 0.0
     for layer in shape.linears:
@@ -282,8 +282,11 @@ def _counted(situation: Situation, resolution: Resolution, shape: Anatomy) -> tu
         elements = out * inner * layer.count / pp
         if layer.kind == "moe" and situation.on("enable_expert_parallel"):
             elements = layer.elements / (tp * pp)
-        scheme = Scheme("none") if gptq_blind else layer_scheme(layer, resolution, skipped)
+        scheme = Scheme("none") if gptq_blind else layer_scheme(layer, resolution, left)
         bits = scheme.bits + scheme.scale_bits if scheme.quantized else 16
+        if layer.name in left.partly and layer.count:
+            share = left.partly[layer.name] / layer.count
+            bits = bits * (1 - share) + 16 * share
         channels = out * layer.count / pp * 4 if scheme.group == -1 else 0
         quantized += elements * bits / 8 + channels
         sixteen += elements * 2

@@ -12,12 +12,14 @@ from vq_console.preflight.model import Finding, Fit, LayerExpectation
 from vq_console.preflight.rules import (
     arguments,
     config_table,
+    coverage,
     defects,
     host,
     kernels,
     kvcache,
     memory,
     model_files,
+    packages,
     parallel,
     quantization,
 )
@@ -27,12 +29,14 @@ from vq_console.preflight.situation import Situation
 _MODULES = (
     arguments,
     quantization,
+    coverage,
     config_table,
     kernels,
     kvcache,
     memory,
     parallel,
     model_files,
+    packages,
     host,
     defects,
 )

@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 from vq_console.preflight.fit import ignored, layer_scheme
-from vq_console.preflight.ignore import Reach, reach
+from vq_console.preflight.ignore import Reach
 from vq_console.preflight.kernels import UNKNOWN, Pick, Where, linear_kernel, moe_kernel
 from vq_console.preflight.kv import resolved_kv_dtype
 from vq_console.preflight.method import Resolution, is_online
@@ -83,13 +83,6 @@ def _class_names(scheme: Scheme) -> set[str]:
     return {row.kernel for row in CUDA_LINEAR.get(scheme.family, ())}
 
 
-def checkpoint_reach(situation: Situation) -> Reach | None:
-    """What the ignore list that counts reaches; None without an anatomy or without a list."""
-    shape = anatomy(situation.facts)
-    patterns = as_list((situation.quant_config or {}).get("ignore")) or as_list(situation.fact("ignore"))
-    return reach(patterns, shape.linears) if shape is not None and patterns else None
-
-
 def layer_table(situation: Situation, resolution: Resolution) -> tuple[LayerExpectation, ...]:
     """One row per kind of layer, scheme and kernel, in the order linear, moe, attention, kv_cache, lm_head."""
     shape = anatomy(situation.facts)
@@ -97,8 +90,7 @@ def layer_table(situation: Situation, resolution: Resolution) -> tuple[LayerExpe
     if shape is None:
         rows += _without_anatomy(situation, resolution)
     else:
-        skipped = ignored(situation, resolution, shape)
-        rows += _rows(situation, resolution, shape.linears, skipped)
+        rows += _rows(situation, resolution, shape.linears, ignored(situation, resolution, shape))
     rows.append(_attention(situation))
     rows.append(_kv_cache(situation))
     rows.append(LayerExpectation("lm_head", 1, NONE.label, None, "unquantized", "left in 16 bit by every method"))
@@ -115,22 +107,28 @@ def _without_anatomy(situation: Situation, resolution: Resolution) -> list[Layer
 
 
 def _rows(
-    situation: Situation, resolution: Resolution, linears: tuple[Linear, ...], skipped: frozenset[str]
+    situation: Situation, resolution: Resolution, linears: tuple[Linear, ...], left: Reach
 ) -> list[LayerExpectation]:
     grouped: dict[tuple[str, str, str | None, Grade], tuple[int, Scheme, Pick]] = {}
+
+    def put(kind: str, scheme: Scheme, pick: Pick, count: int) -> None:
+        key = (kind, scheme.label, pick.kernel, pick.grade)
+        grouped[key] = (grouped.get(key, (0, scheme, pick))[0] + count, scheme, pick)
+
     for layer in linears:
         if not layer.count:
             continue
-        scheme = layer_scheme(layer, resolution, skipped)
+        scheme = layer_scheme(layer, resolution, left)
         if layer.kind == "moe":
             pick = moe_kernel(scheme, conditions(situation))
         else:
             pick = pick_linear(situation, scheme, (layer.shard(situation.tp),))
         if resolution.linear is None and resolution.moe is None:
             pick = UNKNOWN
-        key = (layer.kind, scheme.label, pick.kernel, pick.grade)
-        count = grouped.get(key, (0, scheme, pick))[0] + layer.count
-        grouped[key] = (count, scheme, pick)
+        plain = left.partly.get(layer.name, 0) if scheme.quantized else 0
+        if plain:
+            put(layer.kind, NONE, Pick(None, "unquantized", "the ignore list"), plain)
+        put(layer.kind, scheme, pick, layer.count - plain)
     rows = [_expectation(kind, count, scheme, pick) for (kind, *_), (count, scheme, pick) in grouped.items()]
     return sorted(rows, key=lambda row: (row.kind, row.grade == "unquantized", -(row.count or 0)))
 

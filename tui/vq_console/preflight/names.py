@@ -50,6 +50,12 @@ _GATED = (
 """Beginnings of hub ids whose files need an accepted licence, as published."""
 
 
+QUANT_MARKS = frozenset(
+    {"quant_method", "quant_algo", "format", "scheme", "bits", "group_size", "weight_block_size", "weights_gib"}
+)
+"""Facts that speak of quantization rather than of the model's shape."""
+
+
 @dataclass(frozen=True, slots=True)
 class Presumed:
     """Facts under config.json's names, and where they come from."""

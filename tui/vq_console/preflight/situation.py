@@ -14,7 +14,7 @@ from typing import Any
 
 from vq_console.engines.model import Catalogue
 from vq_console.preflight.model import Target
-from vq_console.preflight.names import Presumed, presume
+from vq_console.preflight.names import QUANT_MARKS, Presumed, presume
 from vq_console.preflight.values import as_list, json_table, plain_names, real, truthy, whole
 from vq_console.preflight.versions import Version, parse_version
 from vq_console.profiles.model import EnvRef, Profile
@@ -35,7 +35,9 @@ class Situation:
     @cached_property
     def version(self) -> Version | None:
         """The version of vLLM, or None."""
-        return parse_version(self.target.get("vllm_version") or self.catalogue.vllm_version)
+        if self.target.get("vllm_version"):
+            return parse_version(self.target.get("vllm_version"))
+        return parse_version(self.catalogue.vllm_version) if self.catalogue.origin == "source" else None
 
     @cached_property
     def exact(self) -> bool:
@@ -99,8 +101,14 @@ class Situation:
 
     @cached_property
     def presumed(self) -> Presumed:
-        """What the model's name says, for facts that no config.json states."""
-        return presume(self.model)
+        """What the model's name says, for facts that no config.json states.
+
+        A config.json that states sizes and no quantization is a 16-bit one, whatever the folder is called.
+        """
+        found = presume(self.model)
+        if self.checkpoint.get("hidden_size") is None or self.checkpoint.get("quant_method"):
+            return found
+        return Presumed({k: v for k, v in found.facts.items() if k not in QUANT_MARKS}, found.source)
 
     def fact(self, key: str) -> Any:
         """A fact of the checkpoint, else what is presumed from the model's name, else None."""

@@ -172,10 +172,26 @@ def _least(gpus: list[Gpu], of: Any) -> float | None:
     return round(min(known) / 1024, 2) if known else None
 
 
+_NODE = Path("/sys/devices/system/node/node0/meminfo")
+
+
+def _node_memory() -> dict[str, float]:
+    """Memory of the first NUMA node in GiB as the CPU engine counts it (vLLM utils/cpu_resource_utils.py)."""
+    try:
+        pairs = [line.split()[2:4] for line in _NODE.read_text().splitlines()]
+        values = {name.rstrip(":"): int(amount) / 1024**2 for name, amount in pairs}
+        free = values["MemFree"] + values["Active(file)"] + values["Inactive(file)"] + values["SReclaimable"]
+        return {"host_ram_gib": round(values["MemTotal"], 2), "host_free_gib": round(free, 2)}
+    except (OSError, ValueError, KeyError, IndexError):
+        return {}
+
+
 def _host_facts(facts: dict[str, Any], machine: Machine) -> None:
     host = machine.host
     facts["host_ram_gib"] = round(host.ram_total_mib / 1024, 2) if host.ram_total_mib else None
     facts["host_free_gib"] = round(host.ram_available_mib / 1024, 2) if host.ram_available_mib else None
+    if facts.get("device") == "cpu":
+        facts.update(_node_memory())
     facts["cpu_flags"] = list(host.cpu_isa) or None
     facts["shm_mib"] = host.shm_total_mib
     facts["disk_free_gib"] = round(host.model_cache_free_mib / 1024, 2) if host.model_cache_free_mib else None

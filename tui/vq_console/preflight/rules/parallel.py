@@ -202,7 +202,7 @@ def torn_checkpoint_list(context: Context) -> Iterator[Hit]:
 
     s = context.s
     shape = context.shape
-    patterns = [p for p in as_list(s.stated("ignore")) if "layers." not in p or p.startswith("re:")]
+    patterns = as_list(s.stated("ignore"))
     if context.resolution.online or shape is None or not patterns or not span().holds(s.version):
         return
     found = reach(patterns, shape.linears)
