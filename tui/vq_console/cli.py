@@ -23,7 +23,6 @@ GROUPS = (
     "explain",
     "check",
     "ab",
-    "quantize",
     "reference",
     "tasks",
     "history",
