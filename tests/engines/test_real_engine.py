@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from vq_console.core.text import strip_control
 from vq_console.engines.catalogue import read_catalogue
+from vq_console.engines.extract import extract
 from vq_console.engines.find import engine_at
 from vq_console.engines.snapshot import known_versions, snapshot
 
@@ -86,6 +88,16 @@ def test_the_engine_is_described(prepared: Any) -> None:
     assert engine.problem is None
     assert engine.vllm_version
     assert engine.installed["torch"].endswith("+cpu")
+
+
+def test_reading_it_takes_a_moment(prepared: Any) -> None:
+    site = Path(str(engine_at(prepared.engine).site))
+    spent = []
+    for _ in range(3):
+        start = time.process_time()
+        extract(site, None)
+        spent.append(time.process_time() - start)
+    assert min(spent) < 0.3
 
 
 def test_the_catalogue_is_what_vllm_says(prepared: Any, said: dict[str, Any], vq_home: Path) -> None:

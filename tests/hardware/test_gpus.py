@@ -200,6 +200,14 @@ def test_throttle_words(mask: int | None, words: tuple[str, ...]) -> None:
     assert throttle_words(mask) == words
 
 
+def test_a_gpu_that_shares_the_machines_memory() -> None:
+    source = RecordedSource({"gpus": [{"name": "NVIDIA GB10", "uuid": "GPU-1", "capability": [12, 1]}]})
+    (gpu,) = machine_from(source, HOST, {}).gpus
+    assert gpu.sm_number == 121
+    assert 0 < (gpu.memory_free_mib or 0) < (gpu.memory_total_mib or 0)
+    assert "shares the machine's memory" in gpu.missing["memory"]
+
+
 def test_control_sequences_in_names_are_removed() -> None:
     found = machine_from(RecordedSource({"gpus": [{"name": "GPU\x1b[31m evil\x07", "uuid": "GPU-1"}]}), HOST, {})
     assert found.gpus[0].name == "GPU evil"

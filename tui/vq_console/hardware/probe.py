@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from vq_console.core.text import redact, strip_control
-from vq_console.hardware.gpus import build_gpu, lost_gpu, mark_visible, read_dynamic, read_static
+from vq_console.hardware.gpus import MIB, build_gpu, lost_gpu, mark_visible, read_dynamic, read_static
 from vq_console.hardware.host import read_host
 from vq_console.hardware.model import Gpu, Host, Machine
-from vq_console.hardware.raw import GpuSource, NoGpuSourceError, UnreadableError
+from vq_console.hardware.raw import LOST, GpuSource, NoGpuSourceError, UnreadableError
 
 _SMI_INTERVAL_S = 2.0
 _COMMAND_CHARACTERS = 400
+_SHARED_MEMORY = re.compile(r"\bGB10\b|\bThor\b|\bOrin\b")
+"""GPUs without memory of their own, of which NVML says none; CUDA gives them the machine's."""
 
 
 def open_source() -> GpuSource:
@@ -131,6 +134,8 @@ class GpuPoller:
             static = self._static[index]
         dynamic = read_dynamic(source, index, processes=self._processes)
         gpu = build_gpu(index, {**static[0], **dynamic[0]}, {**static[1], **dynamic[1]}, self._names)
+        if gpu.memory_total_mib is None and LOST not in dynamic[1].values() and _SHARED_MEMORY.search(gpu.name or ""):
+            gpu = _with_the_machines_memory(gpu)
         known = self._known.get(index)
         if known is not None and lost_gpu(known, dynamic[1]):
             return _without_numbers(known, next(iter(dynamic[1].values())))
@@ -146,6 +151,16 @@ class GpuPoller:
 
 
 _IDENTITY = frozenset({"index", "name", "uuid", "sm", "memory_total_mib", "visible", "missing"})
+
+
+def _with_the_machines_memory(gpu: Gpu) -> Gpu:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    total = memory.total // MIB
+    missing = {name: reason for name, reason in gpu.missing.items() if not name.startswith("memory_")}
+    missing["memory"] = "this GPU shares the machine's memory: the figures are those of the machine"
+    return replace(gpu, memory_total_mib=total, memory_used_mib=total - memory.available // MIB, missing=missing)
 
 
 def _without_numbers(gpu: Gpu, reason: str) -> Gpu:
