@@ -11,12 +11,9 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from multiprocessing import shared_memory
 
 parser = argparse.ArgumentParser()
 parser.add_argument("model", nargs="?", default="tiny")
@@ -47,6 +44,8 @@ def say(text: str) -> None:
 
 
 def leave_grandchild(kind: str) -> None:
+    import subprocess
+
     code = "import signal,time\n"
     if args.grandchild_ignores_term:
         code += "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -59,48 +58,42 @@ def leave_grandchild(kind: str) -> None:
         subprocess.Popen(command, start_new_session=kind == "session")
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+def answer(method: str, path: str) -> tuple[int, str]:
+    """Status and body of one request."""
+    global tokens
+    if path == "/health":
+        return (503 if args.sick_file and os.path.exists(args.sick_file) else 200), ""
+    if path == "/metrics":
+        lines = [
+            f'vllm:num_requests_running{{engine="0"}} {float(running)}',
+            'vllm:num_requests_waiting{engine="0"} 0.0',
+            f'vllm:generation_tokens_total{{engine="0"}} {float(tokens)}',
+            'vllm:kv_cache_usage_perc{engine="0"} 0.25',
+        ]
+        return 200, "\n".join(lines) + "\n"
+    if path == "/v1/models":
+        return 200, json.dumps({"data": [{"id": args.model, "owned_by": "vllm"}]})
+    if method == "POST" and path == "/v1/embeddings" and args.no_completions:
+        return 200, '{"data": [{"embedding": [0.5]}]}'
+    if method == "POST" and path == "/v1/completions" and not args.no_completions:
+        while args.no_token_file and os.path.exists(args.no_token_file):
+            time.sleep(0.05)
+        tokens += 1
+        say("POST /v1/completions")
+        return 200, '{"choices": [{"text": "!"}]}'
+    return 404, ""
 
-    def answer(self, status: int, body: bytes = b"", kind: str = "application/json") -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
 
-    def do_GET(self) -> None:
-        if self.path == "/health":
-            self.answer(503 if args.sick_file and os.path.exists(args.sick_file) else 200)
-        elif self.path == "/metrics":
-            lines = [
-                f'vllm:num_requests_running{{engine="0"}} {float(running)}',
-                'vllm:num_requests_waiting{engine="0"} 0.0',
-                f'vllm:generation_tokens_total{{engine="0"}} {float(tokens)}',
-                'vllm:kv_cache_usage_perc{engine="0"} 0.25',
-            ]
-            self.answer(200, "\n".join(lines).encode() + b"\n", "text/plain")
-        elif self.path == "/v1/models":
-            self.answer(200, json.dumps({"data": [{"id": args.model, "owned_by": "vllm"}]}).encode())
-        else:
-            self.answer(404)
-
-    def do_POST(self) -> None:
-        global tokens
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.path == "/v1/embeddings" and args.no_completions:
-            self.answer(200, b'{"data": [{"embedding": [0.5]}]}')
-        elif self.path != "/v1/completions" or args.no_completions:
-            self.answer(404)
-        else:
-            while args.no_token_file and os.path.exists(args.no_token_file):
-                time.sleep(0.05)
-            tokens += 1
-            self.answer(200, b'{"choices": [{"text": "!"}]}')
-            say("POST /v1/completions")
-
-    def log_message(self, *_: object) -> None:
-        return
+def serve(connection: socket.socket) -> None:
+    """Answer one request and close; a hand-made server, because `http.server` takes longer to import than it lives."""
+    with connection:
+        raw = connection.recv(65536)
+        if not raw:
+            return
+        method, path = raw.split(b" ", 2)[:2]
+        status, body = answer(method.decode(), path.decode())
+        head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        connection.sendall((head + body).encode())
 
 
 def main() -> None:
@@ -114,6 +107,8 @@ def main() -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listener.bind((args.bind, args.port))
     if args.shm:
+        from multiprocessing import shared_memory
+
         segment = shared_memory.SharedMemory(create=True, size=4096)
         segment.buf[0] = 1
         say(f"segment {segment.name}")
@@ -125,10 +120,7 @@ def main() -> None:
         if args.say:
             print(args.say, flush=True)
         os._exit(args.exit_code)
-    server = ThreadingHTTPServer((args.bind, args.port), Handler, bind_and_activate=False)
-    server.socket.close()
-    server.socket = listener
-    server.server_activate()
+    listener.listen(16)
     say("Application startup complete.")
     if args.die_after_s is not None:
 
@@ -143,7 +135,9 @@ def main() -> None:
         for number in range(args.flood):
             print(f"flood {number} " + "x" * 200, flush=False)
         sys.stdout.flush()
-    server.serve_forever()
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=serve, args=(connection,), daemon=True).start()
 
 
 main()
