@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.checkpoints import LLAMA, compressed, gguf_bytes, group, safetensors_bytes, write_model
+from vq_console.profiles import checkpoint_cache
 from vq_console.profiles.checkpoint import count_parameters, facts_of, read_checkpoint
 from vq_console.profiles.configfacts import model_facts
 from vq_console.profiles.gguf import read_gguf
@@ -305,6 +306,21 @@ def test_consolidated_copies_do_not_count(tmp_path: Path) -> None:
     once = read_checkpoint(str(folder)).facts["weights_gib"]
     (folder / "consolidated.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     assert read_checkpoint(str(folder)).facts["weights_gib"] == once
+
+
+def test_large_checkpoints_are_kept(tmp_path: Path, vq_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_cache, "WORTH_KEEPING", 2)
+    folder = write_model(tmp_path / "m")
+    first = read_checkpoint(str(folder))
+    monkeypatch.setattr("vq_console.profiles.checkpoint.read_header", None)
+    assert read_checkpoint(str(folder)) == first
+    monkeypatch.undo()
+    monkeypatch.setenv("VQ_CONSOLE_HOME", str(vq_home))
+    (folder / "config.json").write_text(json.dumps(LLAMA | {"hidden_size": 72}))
+    assert read_checkpoint(str(folder)).facts["hidden_size"] == 72
+    for file in (vq_home / "cache" / "checkpoints").iterdir():
+        file.write_text('{"facts": 3}')
+    assert read_checkpoint(str(folder)).facts["hidden_size"] == 72
 
 
 def test_old_weights_have_a_size(tmp_path: Path) -> None:

@@ -159,16 +159,22 @@ def test_editing_by_hand(capsys: Capture, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_import_shows_and_marks(capsys: Capture, tmp_path: Path) -> None:
     source = tmp_path / "theirs.toml"
-    source.write_text('name = "theirs"\nmodel = "org/m"\n[args]\ntrust_remote_code = true\nhost = "0.0.0.0"\n')
+    source.write_text(
+        'name = "theirs"\nmodel = "org/m"\n[args]\ntrust_remote_code = true\nhost = "0.0.0.0"\n'
+        '[made_on]\ngpu = "NVIDIA H200"\nkernels = ["MacheteLinearKernel"]\n'
+    )
     assert main(["profiles", "import", str(source)]) == 0
     said = capsys.readouterr().err
-    assert "would run: vllm serve org/m --trust-remote-code --host=0.0.0.0" in said
+    assert "would run here: " in said
+    assert "org/m --trust-remote-code" in said
+    assert "there: NVIDIA H200, MacheteLinearKernel" in said
     assert "runs Python code from the model's repository" in said
     shown = run(capsys, "profiles", "show", "theirs")
     assert [risk["key"] for risk in shown["risks"]] == ["args.trust_remote_code", "args.host"]
     assert shown["trusted"] is False
     agreed = run(capsys, "profiles", "import", str(source), "--name", "again", "--trust")
     assert agreed["imported"][0]["trusted"] is True
+    assert "--trust-remote-code" in agreed["imported"][0]["here"]["argv"]
     assert trust.is_trusted(store.load_profile("again"))
 
 

@@ -39,7 +39,7 @@ def run_import(args: argparse.Namespace) -> ExitCode:
             path = share.keep_import(profile)
             if args.trust:
                 trust(read_profile(path))
-            imported.append(profile_json(read_profile(path)))
+            imported.append({**profile_json(read_profile(path)), "here": _here(profile) if args.json else None})
             if not args.json:
                 say(f"wrote {path}")
         except VqError as error:
@@ -113,7 +113,6 @@ def run_pull(args: argparse.Namespace) -> ExitCode:
 def _show_import(source: str, profile: Profile) -> None:
     import shlex
 
-    from vq_console.profiles.arguments import serve_arguments
     from vq_console.profiles.format import profile_toml
     from vq_console.profiles.trust import trust_review
 
@@ -121,11 +120,38 @@ def _show_import(source: str, profile: Profile) -> None:
     say()
     say("\n".join("  " + line for line in plain(profile_toml(profile)).splitlines()))
     say()
-    say(
-        "would run: "
-        + plain(shlex.join(["vllm", "serve", profile.model, *serve_arguments(profile.args, newest_flags())]))
-    )
+    here = _here(profile)
+    say("would run here: " + plain(shlex.join(here["argv"])))
+    if profile.made_on:
+        say("there: " + plain(", ".join(_words(value) for value in profile.made_on.values())))
+    for layer in here["layers"]:
+        if layer["kernel"]:
+            say(f"here: {layer['kind']} {layer['kernel']} ({layer['grade']})")
+    for finding in here["findings"]:
+        say(f"{'✖' if finding['severity'] == 'error' else '▲'} {plain(finding['message'])}")
     for risk in trust_review(profile):
         say(f"▲ {risk.key} = {plain(risk.value)}: {risk.why}")
     if trust_review(profile):
         say("It asks again before its first launch.")
+
+
+def _here(profile: Profile) -> dict[str, Any]:
+    """What a launch on this machine would be; where that cannot be told, the bare command."""
+    from vq_console.core.errors import VqError
+    from vq_console.profiles.arguments import serve_arguments
+
+    try:
+        from vq_console.preflight.check import plan_json, plan_profile
+
+        planned = plan_json(plan_profile(profile))
+    except VqError as error:
+        argv = ["vllm", "serve", profile.model, *serve_arguments(profile.args, newest_flags())]
+        return {"argv": argv, "layers": [], "findings": [{"severity": "error", "message": error.message}]}
+    findings = [finding for finding in planned["findings"] if finding["severity"] != "info"]
+    return {"argv": planned["plan"]["argv"], "layers": planned["plan"]["layers"], "findings": findings}
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{key} {_words(inner)}" for key, inner in value.items())
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

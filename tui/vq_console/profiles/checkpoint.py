@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vq_console.core.text import strip_control
+from vq_console.profiles import checkpoint_cache
 from vq_console.profiles.configfacts import model_facts
 from vq_console.profiles.gguf import read_gguf
 from vq_console.profiles.hubcache import find_cached
@@ -125,7 +126,21 @@ def count_parameters(tensors: Mapping[str, Tensor], bits: Any = None) -> int:
 
 
 def _folder(model: str, path: Path, origin: str, revision: str | None, problems: Sequence[str] = ()) -> Checkpoint:
-    found = list(problems)
+    key = checkpoint_cache.fingerprint(path)
+    known = checkpoint_cache.kept(key)
+    if known is not None:
+        facts = known["facts"]
+        return Checkpoint(
+            model,
+            facts,
+            path,
+            origin,
+            revision,
+            (*problems, *known["problems"]),
+            facts.get("parameters"),
+            known["bytes_by_dtype"],
+        )
+    found: list[str] = []
     config = read_config(path / "config.json", found)
     if config is None:
         params = path / "params.json"
@@ -137,7 +152,7 @@ def _folder(model: str, path: Path, origin: str, revision: str | None, problems:
     headers = _headers(path, found)
     tensors = {name: tensor for header in headers.values() for name, tensor in header.tensors.items()}
     if config is None:
-        return Checkpoint(model, {}, path, origin, revision, tuple(found))
+        return Checkpoint(model, {}, path, origin, revision, (*problems, *found))
     facts = facts_of(config, modelopt, tensors)
     size = sum(header.size for header in headers.values()) or _size_of_old_weights(path)
     if size:
@@ -147,9 +162,10 @@ def _folder(model: str, path: Path, origin: str, revision: str | None, problems:
     by_dtype: dict[str, int] = {}
     for tensor in tensors.values():
         by_dtype[tensor.dtype] = by_dtype.get(tensor.dtype, 0) + tensor.nbytes
-    return Checkpoint(
-        model, facts, path, origin, revision, tuple(found), facts.get("parameters"), dict(sorted(by_dtype.items()))
-    )
+    by_dtype = dict(sorted(by_dtype.items()))
+    if len(tensors) >= checkpoint_cache.WORTH_KEEPING:
+        checkpoint_cache.keep(key, {"facts": facts, "problems": found, "bytes_by_dtype": by_dtype})
+    return Checkpoint(model, facts, path, origin, revision, (*problems, *found), facts.get("parameters"), by_dtype)
 
 
 def _gguf(model: str, path: Path, origin: str, revision: str | None = None) -> Checkpoint:

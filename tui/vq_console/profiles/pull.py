@@ -5,6 +5,7 @@ Uses huggingface_hub (extra `hub`) and its cache layout; starts nothing else and
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import threading
@@ -71,9 +72,7 @@ def pull_model(
         here = find_cached(repository, revision)
         hint = f"what the cache has of it is at {here.path}" if here else "check the network, or HF_ENDPOINT"
         raise MissingError(f"the hub cannot be asked: {reason}", hint)
-    from huggingface_hub.utils import disable_progress_bars
-
-    disable_progress_bars()
+    importlib.import_module("huggingface_hub.utils").disable_progress_bars()
     try:
         info = hub.HfApi(endpoint=endpoint()).model_info(repository, revision=revision, timeout=_API_TIMEOUT_S)
         patterns = wanted_files([entry.rfilename for entry in info.siblings or ()], quant)
