@@ -11,6 +11,9 @@ import socket
 from pathlib import Path
 
 HOME_VARIABLE = "VQ_CONSOLE_HOME"
+ENGINES_VARIABLE = "VQ_ENGINES_DIR"
+"""Engines and models are large and depend on nothing but their pins: these may lie elsewhere than the rest."""
+MODELS_VARIABLE = "VQ_MODELS_DIR"
 
 
 def _base(kind: str) -> Path:
@@ -26,6 +29,11 @@ def _base(kind: str) -> Path:
         "cache": platformdirs.user_cache_path,
     }[kind]
     return make("vq-console", appauthor=False)
+
+
+def _elsewhere(variable: str) -> Path | None:
+    folder = os.environ.get(variable)
+    return Path(folder).expanduser().resolve() if folder else None
 
 
 def config_dir() -> Path:
@@ -69,13 +77,13 @@ def data_dir() -> Path:
 
 
 def engines_dir() -> Path:
-    """Environments that the console made, each complete or absent."""
-    return data_dir() / "engines"
+    """Environments that the console made, each complete or absent; `$VQ_ENGINES_DIR` where that is set."""
+    return _elsewhere(ENGINES_VARIABLE) or data_dir() / "engines"
 
 
 def models_dir() -> Path:
-    """Models that the console made or fetched outside the Hugging Face cache."""
-    return data_dir() / "models"
+    """Models that the console made or fetched outside the Hugging Face cache; `$VQ_MODELS_DIR` where that is set."""
+    return _elsewhere(MODELS_VARIABLE) or data_dir() / "models"
 
 
 def cache_dir() -> Path:
