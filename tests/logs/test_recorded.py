@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from logs.cases import DATA, Recorded, everything
 
+from logs.cases import DATA, Recorded, everything
 from vq_console.logs.catalogue import diagnoses
 from vq_console.logs.explain import explain_path
 

@@ -94,7 +94,9 @@ def _with_debug(lines: Sequence[str]) -> tuple[list[str], Mapping[int, int]]:
     made: list[str] = []
     numbers: dict[int, int] = {}
     for number, line in enumerate(lines, 1):
-        made.append(f"(DPCoordinator pid=99) DEBUG 11-03 09:00:00 [v1/engine/coordinator.py:{number}] error failed {number}")
+        made.append(
+            f"(DPCoordinator pid=99) DEBUG 11-03 09:00:00 [v1/engine/coordinator.py:{number}] error failed {number}"
+        )
         made.append(line)
         numbers[number] = len(made)
     return made, numbers
@@ -111,7 +113,10 @@ def _after_a_failed_run(lines: Sequence[str]) -> tuple[list[str], Mapping[int, i
     """The file begins with another start that ended on a taken port."""
     before = [
         "(APIServer pid=31) INFO 11-01 08:00:00 [api_utils.py:347]  ▄▄ ▄█ █     █     █ ▀▄▀ █  version 0.31.0",
-        "(APIServer pid=31) INFO 11-01 08:00:00 [api_utils.py:286] non-default args: {'model_tag': 'a/b', 'model': 'a/b'}",
+        (
+            "(APIServer pid=31) INFO 11-01 08:00:00 [api_utils.py:286] non-default args: "
+            "{'model_tag': 'a/b', 'model': 'a/b'}"
+        ),
         "Traceback (most recent call last):",
         '  File "/usr/local/bin/vllm", line 10, in <module>',
         "    sys.exit(main())",
@@ -125,7 +130,8 @@ def _after_a_served_run(lines: Sequence[str]) -> tuple[list[str], Mapping[int, i
     """The file begins with a server that ran well and was stopped."""
     before = [
         "(APIServer pid=31) INFO 11-01 08:00:00 [api_utils.py:347]  ▄▄ ▄█ █     █     █ ▀▄▀ █  version 0.31.0",
-        "(EngineCore pid=32) INFO 11-01 08:00:20 [core.py:133] Initializing a V1 LLM engine (v0.31.0) with config: model='a/b',"
+        "(EngineCore pid=32) INFO 11-01 08:00:20 [core.py:133] Initializing a V1 LLM engine (v0.31.0) with "
+        "config: model='a/b',"
         " dtype=torch.bfloat16, max_seq_len=4096, quantization=awq, kv_cache_dtype=fp8",
         "INFO:     Application startup complete.",
         "(EngineCore pid=32) INFO 11-01 08:30:00 [core.py:1454] [shutdown] EngineCore: trigger received signal=SIGTERM",
@@ -138,10 +144,17 @@ def _after_a_served_run(lines: Sequence[str]) -> tuple[list[str], Mapping[int, i
 def _shutdown_noise(lines: Sequence[str]) -> tuple[list[str], Mapping[int, int]]:
     """What dying workers print last."""
     after = [
-        "[rank0]:[W1104 13:00:51.001 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=61): Connection was closed",
+        (
+            "[rank0]:[W1104 13:00:51.001 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=61): Connection "
+            "was closed"
+        ),
         "(Worker_TP1 pid=302) WARNING 11-04 13:00:00 [multiproc_executor.py:974] WorkerProc was terminated",
-        "[rank0]:[W1016 14:22:29.114 ProcessGroupNCCL.cpp:1575] Warning: WARNING: destroy_process_group() was not called",
-        "/usr/lib/python3.12/multiprocessing/resource_tracker.py:254: UserWarning: resource_tracker: There appear to be 1"
+        (
+            "[rank0]:[W1016 14:22:29.114 ProcessGroupNCCL.cpp:1575] Warning: WARNING: destroy_process_group() was "
+            "not called"
+        ),
+        "/usr/lib/python3.12/multiprocessing/resource_tracker.py:254: UserWarning: resource_tracker: There "
+        "appear to be 1"
         " leaked semaphore objects to clean up at shutdown",
         "  warnings.warn('resource_tracker: There appear to be %d '",
     ]

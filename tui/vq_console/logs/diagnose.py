@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vq_console.logs.reader import Run
 
 _EVIDENCE = 1200
+_ENGINE_WENT = "MPClient: engine core exited unexpectedly"
 _LONG = 2400
 _SAME = 200
 """Lines that begin alike are looked at so often; a flood of one message must not cost the answer its time."""
@@ -44,8 +45,8 @@ def diagnose(run: Run, *, final: bool = False) -> Diagnosis:
     if best is not None:
         return _from_hit(best, "error")
     if fatal or raised:
-        return _unexplained(layout, context, stop)
-    if context.ready_line is None and stop is not None and _started(run):
+        return _unexplained(layout, context, stop, fatal)
+    if context.ready_line is None and stop is not None and _still_starting(run):
         return _make("startup-interrupted", "error", stop)
     if final and not lines:
         return _make("root-cause-not-in-log", "unknown", None, explanation="The log is empty.")
@@ -106,8 +107,10 @@ def _retried(line: LogLine) -> bool:
     return bool(line.level == "ERROR" and line.source and RETRIED.search(line.source))
 
 
-def _started(run: Run) -> bool:
-    """Whether the log shows the beginning of this start; an excerpt of a stop alone is no interrupted start."""
+def _still_starting(run: Run) -> bool:
+    """Whether the log shows the beginning of this start and not its end: the server was not listening yet."""
+    if "server" in run.mark_lines:
+        return False
     return "banner" in run.mark_lines or "requested" in run.sheet.lines or "engine_line" in run.sheet.lines
 
 
@@ -124,9 +127,9 @@ def _fatal_line(layout: Layout, stop: LogLine | None) -> LogLine | None:
         line = spot.line
         if stop is not None and line.number > stop.number:
             return None
-        if line.level in ("INFO", "DEBUG") and "engine core exited unexpectedly" not in line.message:
-            continue
-        if line.level == "WARNING" or NOISE.in_(line.message):
+        if _ENGINE_WENT in line.message[:200]:
+            return line
+        if line.level in ("INFO", "DEBUG", "WARNING") or NOISE.in_(line.message):
             continue
         if FATAL.in_(line.message):
             return line
@@ -149,7 +152,7 @@ def _unfinished_start(context: Context, layout: Layout, stop: LogLine | None) ->
     return False
 
 
-def _unexplained(layout: Layout, context: Context, stop: LogLine | None) -> Diagnosis:
+def _unexplained(layout: Layout, context: Context, stop: LogLine | None, fatal: LogLine | None) -> Diagnosis:
     """No rule knows it: the exception of the first block that has one of its own, or only wrappers."""
     wrapper: Spot | None = None
     for trace in layout.traces:
@@ -172,7 +175,7 @@ def _unexplained(layout: Layout, context: Context, stop: LogLine | None) -> Diag
             ):
                 wrapper = spot
     if wrapper is None:
-        return _make("root-cause-not-in-log", "unknown", None)
+        return _make("root-cause-not-in-log", "unknown", fatal)
     process = wrapper.line.process or (wrapper.trace.process if wrapper.trace else None)
     return _make("root-cause-not-in-log", "unknown", wrapper.line, process=process)
 

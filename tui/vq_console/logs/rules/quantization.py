@@ -351,12 +351,18 @@ RULES = (
     ),
     rule(
         "quant-config-invalid",
-        "1 validation error for QuantizationConfigArgs",
+        "for QuantizationConfigArgs",
         96,
+        pattern=r"argument --quantization-config\S*: \d+ validation errors? for QuantizationConfigArgs",
+        fixes=lambda hit: _bad_config(_next_line(hit)),
+    ),
+    rule(
+        "quant-config-invalid",
+        "for QuantizationConfigArgs",
+        74,
         pattern=r"\d+ validation errors? for QuantizationConfigArgs",
         fixes=lambda hit: _bad_config(_next_line(hit)),
     ),
-    rule("quant-config-invalid", "validation errors for QuantizationConfigArgs", 96, fixes=_bad_config),
     rule(
         "quant-config-invalid",
         "unknown quantization name",
