@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from vq_console.preflight.method import Resolution
 from vq_console.preflight.model import Finding, Fit, LayerExpectation
-from vq_console.preflight.rules import (
+from vq_console.preflight.rules import (  # noqa: F401 - importing them fills the registry
     arguments,
     config_table,
     coverage,
@@ -26,20 +26,6 @@ from vq_console.preflight.rules import (
 from vq_console.preflight.rules.base import RULES, Context, Rule
 from vq_console.preflight.situation import Situation
 
-_MODULES = (
-    arguments,
-    quantization,
-    coverage,
-    config_table,
-    kernels,
-    kvcache,
-    memory,
-    parallel,
-    model_files,
-    packages,
-    host,
-    defects,
-)
 _WEIGHT = {"error": 0, "warning": 1, "info": 2}
 
 SILENCED: dict[str, frozenset[str]] = {
@@ -95,7 +81,6 @@ _ADVICE = frozenset({"startup-hang-deepgemm", "perf-weight-only-large-batch", "m
 
 def rules() -> tuple[Rule, ...]:
     """All declared rules."""
-    assert _MODULES
     return tuple(RULES)
 
 
