@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import socket
 import tomllib
@@ -22,6 +23,7 @@ from vq_console.hardware.model import Gpu, Machine
 from vq_console.preflight.model import Target
 from vq_console.preflight.names import is_local
 from vq_console.preflight.situation import Situation
+from vq_console.preflight.values import as_list
 from vq_console.profiles.model import Profile
 
 _TOOLS = ("gcc", "g++", "nvcc", "ninja")
@@ -67,6 +69,7 @@ def target_here(
     facts: dict[str, Any] = {}
     _engine_facts(facts, engine)
     facts["checkpoint"] = dict(checkpoint or {})
+    facts["supported_architectures"] = _architectures(engine, as_list(facts["checkpoint"].get("architectures")))
     situation = Situation(profile, Target({}), catalogue or Catalogue(None, "none"), facts["checkpoint"])
     # Without a choice vLLM takes the first GPUs that it sees.
     _gpu_facts(facts, machine, engine, gpus, profile.gpu_count or situation.world * situation.dp)
@@ -135,6 +138,20 @@ def _engine_facts(facts: dict[str, Any], engine: Engine | None) -> None:
         from vq_console.engines.find import torch_cuda
 
         facts["torch_cuda"] = torch_cuda(engine)
+
+
+def _architectures(engine: Engine | None, wanted: list[str]) -> list[str] | None:
+    """The model classes of this engine's registry, read as text, where the shipped list lacks the wanted one."""
+    from vq_console.preflight.rules import knowledge
+
+    if engine is None or engine.site is None or not wanted or set(wanted) & knowledge.architectures():
+        return None
+    try:
+        text = (Path(engine.site) / "model_executor/models/registry.py").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    known, _, _ = text.partition("_PREVIOUSLY_SUPPORTED_MODELS")
+    return sorted(set(re.findall(r'^ +"([A-Z]\w+)": \(', known, re.MULTILINE))) or None
 
 
 def _gpu_facts(

@@ -55,7 +55,10 @@ def no_compiler(context: Context) -> Iterator[Hit]:
     names = [n for n in ("gcc", "cc", "g++", "python_headers", "python3-dev") if s.tool(n) is False]
     if s.tool("gcc") is True and "cc" in names:
         names.remove("cc")
-    if names and not (s.device == "cuda" and names == ["g++"] and s.eager):
+    if names == ["g++"] and s.device != "cpu":
+        # On GPUs the C compiler builds Triton's launcher; C++ is for code that runs on the CPU.
+        return
+    if names:
         yield Hit(
             f"{' and '.join(names)} missing: Triton and torch.compile build code at start",
             fix="Install build-essential and python3-dev, or set CC to a compiler",
@@ -69,11 +72,8 @@ def flashinfer_builds(context: Context) -> Iterator[Hit]:
     missing = [name for name in ("nvcc", "ninja") if s.tool(name) is False]
     if not missing or not s.cuda:
         return
-    prebuilt = s.package("flashinfer-jit-cache") or s.package("flashinfer-cubin")
     backend = attention_backend(s)[0]
     attention = backend is not None and backend.startswith("FLASHINFER")
-    if prebuilt and not attention:
-        return
     if s.package("flashinfer-jit-cache"):
         return
     sampler = span(">=0.24,<0.32").holds(s.version) and s.env.get("VLLM_USE_FLASHINFER_SAMPLER") != "0"
@@ -87,6 +87,8 @@ def flashinfer_builds(context: Context) -> Iterator[Hit]:
             fix="Install the CUDA toolkit and set CUDA_HOME, install flashinfer-jit-cache, or "
             "VLLM_USE_FLASHINFER_SAMPLER=0",
             patch=Patch(set_env={"VLLM_USE_FLASHINFER_SAMPLER": "0"}) if sampler and not attention else None,
+            # Attention on SM 10.x comes as ready cubins for most shapes.
+            severity=None if sampler or asked or not s.package("flashinfer-cubin") else "warning",
         )
 
 
@@ -100,12 +102,14 @@ def driver(context: Context) -> Iterator[Hit]:
     needed = max((n for known, n in _DRIVER_OF_CUDA.items() if known <= cuda), default=None)
     if needed is None or have[0] >= needed:
         return
-    newest_minor = cuda[0] >= 13
+    # Within one major CUDA version code that was built for the GPU still runs; PTX that must be compiled does not.
+    other_major = cuda[0] >= 13 or have[0] < (525 if cuda[0] == 12 else 450)
     yield Hit(
         f"driver {s.target.get('driver')} is older than CUDA {cuda[0]}.{cuda[1]}, which built these kernels "
         f"(driver {needed} came with it)",
-        evidence="code for this GPU may run by minor-version compatibility, PTX does not" if not newest_minor else "",
+        evidence="" if other_major else "kernels built for this GPU run, those that come as PTX do not",
         fix=f"Update the driver to {needed} or newer, or install a build for an older CUDA",
+        severity=None if other_major else "warning",
     )
 
 
@@ -218,11 +222,13 @@ def open_files(context: Context) -> Iterator[Hit]:
 def port(context: Context) -> Iterator[Hit]:
     """The port that the profile fixes is taken."""
     s = context.s
-    if s.target.get("port_open") is True and s.count("port"):
+    if s.target.get("port_open") is True:
+        given = s.count("port")
         yield Hit(
-            f"port {s.count('port')} is taken",
+            f"port {given or 8000} is taken",
             fix="Delete port (a free one is chosen), or stop what listens there (ss -ltnp)",
-            patch=drop("port"),
+            patch=drop("port") if given else None,
+            severity=None if given else "warning",
         )
 
 

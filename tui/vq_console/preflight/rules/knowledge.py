@@ -31,6 +31,11 @@ def architectures() -> frozenset[str]:
     return frozenset(_data()["architectures"])
 
 
+def transformers_architectures() -> frozenset[str]:
+    """Text-generating classes of transformers that vLLM has no own code for; its generic backend may serve them."""
+    return frozenset(_data()["transformers_architectures"])
+
+
 def previously_supported() -> Mapping[str, str]:
     """Model classes that were dropped, with the last release that had them."""
     result: Mapping[str, str] = _data()["previously_supported"]

@@ -191,6 +191,7 @@ def dropped(context: Context) -> Iterator[Hit]:
             yield Hit(
                 f"{name} was supported until vLLM {last}, and is gone from {version_text(s.version)}",
                 fix=f"Use vLLM {last} for this model, or a newer model",
+                severity="warning" if name in knowledge.transformers_architectures() else None,
             )
 
 
@@ -205,6 +206,14 @@ def not_implemented(context: Context) -> Iterator[Hit]:
         return
     own = s.target.get("supported_architectures")
     known = frozenset(as_list(own)) if own else knowledge.architectures()
+    if any(n in knowledge.transformers_architectures() for n in names):
+        if not any(n in known for n in names):
+            yield Hit(
+                f"{names[0]} has no own code in vLLM: its Transformers backend serves it, slower",
+                fix="Accept it, or choose a model that vLLM implements",
+                severity="info",
+            )
+        return
     name = names[0]
     previously = knowledge.previously_supported()
     if any(n in known or n in previously for n in names):
@@ -219,13 +228,14 @@ def not_implemented(context: Context) -> Iterator[Hit]:
         return
     if own is None and s.version > (0, 33, 0):
         return
+    certain = own is not None or s.version <= (0, 32, 0)
     near = nearest(name, known)
     yield Hit(
         f"{name} is not implemented in vLLM {version_text(s.version)}",
         evidence=f"nearest: {near}" if near else "",
         fix="Upgrade vLLM, or try --model-impl transformers",
         patch=put(model_impl="transformers"),
-        severity="warning" if s.stated("auto_map") and s.on("trust_remote_code") else None,
+        severity=None if certain and not (s.stated("auto_map") and s.on("trust_remote_code")) else "warning",
     )
 
 
@@ -235,8 +245,8 @@ def custom_code(context: Context) -> Iterator[Hit]:
     s = context.s
     if not s.stated("auto_map") or s.on("trust_remote_code"):
         return
-    native = any(name in knowledge.architectures() for name in s.architectures)
-    if native:
+    native = knowledge.architectures() | knowledge.transformers_architectures()
+    if any(name in native for name in s.architectures):
         return
     yield Hit(
         f"{s.model} needs its own Python code, and --trust-remote-code is off",

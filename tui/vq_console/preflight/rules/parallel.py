@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vq_console.preflight.fit import ignored
 from vq_console.preflight.rules.base import Context, Hit, put, rule
 from vq_console.preflight.scheme import Scheme
 from vq_console.preflight.values import whole
@@ -123,7 +124,11 @@ def partial_group(context: Context) -> Iterator[Hit]:
         group = whole(s.stated("group_size"))
         if scheme is None and group and group > 0:
             scheme = Scheme("wna16", 4, group)
+    shape = context.shape
+    left = ignored(s, context.resolution, shape).skipped if shape is not None else frozenset()
     for name, width in _row_inputs(context):
+        if name in left:
+            continue
         experts = "experts" in name and "shared" not in name
         used = moe if experts and moe is not None else scheme
         if used is None or (unit := _unit(used)) is None:
