@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -18,7 +21,7 @@ import pytest
 
 from profiles.checkpoints import LLAMA, safetensors_bytes
 from vq_console.core.errors import ExitCode, MissingError, UsageError, VqError
-from vq_console.profiles import hub
+from vq_console.profiles import hub, pull_resume
 from vq_console.profiles.checkpoint import read_checkpoint
 from vq_console.profiles.pull import pull_model, wanted_files
 
@@ -29,6 +32,7 @@ FILES = {
     "pytorch_model.bin": b"x" * 100,
     "original/consolidated.pth": b"x" * 100,
 }
+HASH = hashlib.sha256(FILES["model.safetensors"]).hexdigest()
 
 
 @dataclass
@@ -37,6 +41,8 @@ class Hub:
     status: int = 200
     code: str = ""
     served: list[str] = field(default_factory=list)
+    ranges: list[str] = field(default_factory=list)
+    pause_s: float = 0.0
 
 
 def handler(state: Hub) -> type[BaseHTTPRequestHandler]:
@@ -49,8 +55,9 @@ def handler(state: Hub) -> type[BaseHTTPRequestHandler]:
                 self.send_header(name.replace("_", "-"), value)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
+            for start in range(0, 0 if self.command == "HEAD" else len(body), 500):
+                self.wfile.write(body[start : start + 500])
+                time.sleep(state.pause_s if len(body) > 2000 else 0)
 
         def do_GET(self) -> None:
             path = self.path.split("?")[0]
@@ -68,9 +75,10 @@ def handler(state: Hub) -> type[BaseHTTPRequestHandler]:
                 self.answer(200, body, Content_Type="application/json")
             elif path.startswith("/org/m/resolve/"):
                 raw = FILES[path.split("/", 5)[5]]
-                common = {"ETag": f'"{path.split("/", 5)[5].replace("/", "-")}-1"', "X_Repo_Commit": COMMIT}
+                common = {"ETag": f'"{hashlib.sha256(raw).hexdigest()}"', "X_Repo_Commit": COMMIT}
                 asked = self.headers.get("Range")
                 if asked and self.command == "GET":
+                    state.ranges.append(asked)
                     start = int(asked.removeprefix("bytes=").split("-")[0])
                     part = raw[start:]
                     self.answer(206, part, Content_Range=f"bytes {start}-{len(raw) - 1}/{len(raw)}", **common)
@@ -128,6 +136,53 @@ def test_a_model_is_fetched_pinned_and_read(fake: Hub, tmp_path: Path) -> None:
     elsewhere = pull_model("org/m", folder=tmp_path / "here", say=silent)
     assert (tmp_path / "here" / "model.safetensors").read_bytes() == FILES["model.safetensors"]
     assert elsewhere.to_json()["files"] == 2
+
+
+def test_a_broken_download_goes_on(fake: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_resume, "FROM_BYTES", 1000)
+    whole = FILES["model.safetensors"]
+    blobs = tmp_path / "hf" / "hub" / "models--org--m" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / f"{HASH}.vq-part").write_bytes(whole[:5000])
+    pulled = pull_model("org/m", say=silent)
+    assert pulled.path is not None
+    assert (Path(pulled.path) / "model.safetensors").read_bytes() == whole
+    assert fake.ranges == ["bytes=5000-"]
+    assert not list(blobs.glob("*.vq-part"))
+
+
+def test_an_interruption_ends_soon_and_keeps_the_part(fake: Hub, tmp_path: Path) -> None:
+    """The server sends slowly; the person interrupts; the next attempt goes on."""
+    fake.pause_s = 0.2
+    code = (
+        "import sys, pathlib; from huggingface_hub import constants; constants.DOWNLOAD_CHUNK_SIZE = 500; "
+        "from vq_console.profiles import pull_resume; "
+        f"pull_resume.fetch_large('org/m', '{COMMIT}', ['model.safetensors'], pathlib.Path({str(tmp_path)!r}), "
+        f"{fake.url!r}, 5)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    part = tmp_path / "models--org--m" / "blobs" / f"{HASH}.vq-part"
+    deadline = time.monotonic() + 20
+    while not (part.exists() and part.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=10) != 0
+    assert 0 < part.stat().st_size < len(FILES["model.safetensors"])
+    fake.pause_s = 0.0
+    pull_resume.fetch_large("org/m", COMMIT, ["model.safetensors"], tmp_path, fake.url, 5)
+    assert part.with_name(HASH).read_bytes() == FILES["model.safetensors"]
+
+
+def test_a_damaged_part_is_not_taken(fake: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_resume, "FROM_BYTES", 1000)
+    blobs = tmp_path / "hf" / "hub" / "models--org--m" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / f"{HASH}.vq-part").write_bytes(b"x" * 5000)
+    with pytest.raises(VqError, match="right hash"):
+        pull_model("org/m", say=silent)
+    assert pull_model("org/m", say=silent).path is not None
+    (blobs / f"{HASH}.vq-part").write_bytes(b"x")
+    assert pull_model("org/m", say=silent).fetched_bytes == 0
 
 
 @pytest.mark.parametrize(

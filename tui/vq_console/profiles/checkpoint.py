@@ -7,8 +7,8 @@ hub only when told to. Never loads a tensor, never runs code of the model, and t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +76,10 @@ def read_checkpoint(
             if chosen:
                 return _gguf(model, chosen[0], "cache", cached.revision)
         else:
-            problems = [f"{cached.path}: {cached.incomplete} downloads were not ended"] if cached.incomplete else []
-            found = _folder(model, cached.path, "cache", cached.revision, problems)
+            found = _folder(model, cached.path, "cache", cached.revision)
+            if cached.incomplete and found.problems:
+                note = f"{cached.path}: a download was begun and not ended: `vq-console pull {repository}` goes on"
+                found = replace(found, problems=(note, *found.problems))
             if found.facts or not online:
                 return found
     if online:
@@ -125,7 +127,7 @@ def count_parameters(tensors: Mapping[str, Tensor], bits: Any = None) -> int:
     return total
 
 
-def _folder(model: str, path: Path, origin: str, revision: str | None, problems: Sequence[str] = ()) -> Checkpoint:
+def _folder(model: str, path: Path, origin: str, revision: str | None) -> Checkpoint:
     key = checkpoint_cache.fingerprint(path)
     known = checkpoint_cache.kept(key)
     if known is not None:
@@ -136,7 +138,7 @@ def _folder(model: str, path: Path, origin: str, revision: str | None, problems:
             path,
             origin,
             revision,
-            (*problems, *known["problems"]),
+            tuple(known["problems"]),
             facts.get("parameters"),
             known["bytes_by_dtype"],
         )
@@ -152,7 +154,7 @@ def _folder(model: str, path: Path, origin: str, revision: str | None, problems:
     headers = _headers(path, found)
     tensors = {name: tensor for header in headers.values() for name, tensor in header.tensors.items()}
     if config is None:
-        return Checkpoint(model, {}, path, origin, revision, (*problems, *found))
+        return Checkpoint(model, {}, path, origin, revision, tuple(found))
     facts = facts_of(config, modelopt, tensors)
     size = sum(header.size for header in headers.values()) or _size_of_old_weights(path)
     if size:
@@ -165,7 +167,7 @@ def _folder(model: str, path: Path, origin: str, revision: str | None, problems:
     by_dtype = dict(sorted(by_dtype.items()))
     if len(tensors) >= checkpoint_cache.WORTH_KEEPING:
         checkpoint_cache.keep(key, {"facts": facts, "problems": found, "bytes_by_dtype": by_dtype})
-    return Checkpoint(model, facts, path, origin, revision, (*problems, *found), facts.get("parameters"), by_dtype)
+    return Checkpoint(model, facts, path, origin, revision, tuple(found), facts.get("parameters"), by_dtype)
 
 
 def _gguf(model: str, path: Path, origin: str, revision: str | None = None) -> Checkpoint:

@@ -5,6 +5,7 @@ Needs the extra `hub` (huggingface_hub). Writes nothing into the cache: small fi
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import tempfile
@@ -37,6 +38,11 @@ def require_hub() -> Any:
     except ImportError as error:
         raise MissingError("huggingface_hub is not installed here", INSTALL_HINT) from error
     return huggingface_hub
+
+
+def hub_utility(name: str) -> Any:
+    """A function of `huggingface_hub.utils`, which types do not export by name."""
+    return getattr(importlib.import_module("huggingface_hub.utils"), name)
 
 
 def offline_reason(seconds: float = OFFLINE_S) -> str | None:

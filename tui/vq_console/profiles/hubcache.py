@@ -49,7 +49,7 @@ def find_cached(repository: str, revision: str | None = None) -> Cached | None:
     folder = cache_folder() / ("models--" + repository.replace("/", "--"))
     snapshots = folder / "snapshots"
     try:
-        incomplete = sum(1 for blob in (folder / "blobs").iterdir() if blob.name.endswith(".incomplete"))
+        incomplete = sum(1 for blob in (folder / "blobs").iterdir() if blob.name.endswith((".incomplete", ".vq-part")))
     except OSError:
         incomplete = 0
     commit = _commit(folder, revision or "main")

@@ -5,7 +5,6 @@ Uses huggingface_hub (extra `hub`) and its cache layout; starts nothing else and
 
 from __future__ import annotations
 
-import importlib
 import os
 import shutil
 import threading
@@ -14,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vq_console.core.errors import MissingError, UsageError
+from vq_console.core.errors import MissingError, UsageError, VqError
 from vq_console.core.text import seconds_text
-from vq_console.profiles.hub import endpoint, hub_trouble, offline_reason, require_hub
+from vq_console.profiles import pull_resume
+from vq_console.profiles.hub import endpoint, hub_trouble, hub_utility, offline_reason, require_hub
 from vq_console.profiles.hubcache import cache_folder, find_cached, is_repository
 
 STARTER = "smollm2"
@@ -58,6 +58,7 @@ def pull_model(
 ) -> Pulled:
     """Fetch a hub id (or `repo:quant` for one GGUF file) into the cache, or into `folder`.
 
+    In the cache large files go on where an earlier attempt ended; in a folder whole files are kept, parts are not.
     Raises MissingError without huggingface_hub, without the hub in reach (within 2 s), and without space; VqError for a
     model that is not found, needs a login (401) or an accepted licence (403).
     """
@@ -72,7 +73,7 @@ def pull_model(
         here = find_cached(repository, revision)
         hint = f"what the cache has of it is at {here.path}" if here else "check the network, or HF_ENDPOINT"
         raise MissingError(f"the hub cannot be asked: {reason}", hint)
-    importlib.import_module("huggingface_hub.utils").disable_progress_bars()
+    hub_utility("disable_progress_bars")()
     try:
         info = hub.HfApi(endpoint=endpoint()).model_info(repository, revision=revision, timeout=_API_TIMEOUT_S)
         patterns = wanted_files([entry.rfilename for entry in info.siblings or ()], quant)
@@ -97,7 +98,16 @@ def pull_model(
     progress = _Progress(target if folder else target / f"models--{repository.replace('/', '--')}", missing, say)
     try:
         with progress:
+            if folder is None:
+                large = [
+                    entry.filename
+                    for entry in planned
+                    if entry.will_download and (entry.file_size or 0) >= pull_resume.FROM_BYTES
+                ]
+                pull_resume.fetch_large(repository, info.sha, large, target, endpoint(), _API_TIMEOUT_S)
             path = hub.snapshot_download(repository, **options)
+    except VqError:
+        raise
     except Exception as error:
         raise hub_trouble(error, repository) from error
     say(f"fetched to {path}")
