@@ -38,7 +38,7 @@ def prepared() -> Iterator[Prepared]:
     if not path:
         pytest.skip("VQ_TEST_PREPARED is not set: run `make test`, which makes the engine")
     value = json.loads(Path(path).read_text())
-    yield Prepared(value["engine"], value["models"], tuple(value["pair"]))
+    return Prepared(value["engine"], value["models"], tuple(value["pair"]))
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,7 @@ def program_help() -> str:
 def test_help_in_readme_is_the_programs_own() -> None:
     text = README.read_text()
     block = text[text.index(BEGIN) + len(BEGIN) : text.index(END)].strip()
+
     # argparse words its headings differently from one Python version to the next; commands must agree exactly.
     def commands(value: str) -> list[str]:
         return [line.strip() for line in value.split("commands:")[1].splitlines() if line.strip()]

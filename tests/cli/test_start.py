@@ -49,7 +49,9 @@ def test_help_costs_little() -> None:
     ],
 )
 def test_wrong_use_is_one_clear_line_and_no_traceback(vq_home: Path, words: list[str], code: int) -> None:
-    done = subprocess.run([sys.executable, "-m", "vq_console", *words], capture_output=True, text=True, env=os.environ.copy())
+    done = subprocess.run(
+        [sys.executable, "-m", "vq_console", *words], capture_output=True, text=True, env=os.environ.copy()
+    )
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.strip()

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 
-def vq(*words: str, timeout: float = 120, code: int | None = 0, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def vq(
+    *words: str, timeout: float = 120, code: int | None = 0, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run `vq-console WORDS` in the current console home; checks the exit code unless it is None."""
     done = subprocess.run(
         [sys.executable, "-m", "vq_console", *words],

@@ -117,8 +117,8 @@ def run_ask(args: argparse.Namespace) -> ExitCode:
 
     async def collect() -> tuple[LiveAnswer, LiveAnswer, Parting | None]:
         last: tuple[LiveAnswer, LiveAnswer, Parting | None] | None = None
-        async for last in stream_pair(a, b, messages, max_tokens=args.max_tokens):
-            pass
+        async for state in stream_pair(a, b, messages, max_tokens=args.max_tokens):
+            last = state
         return last or (LiveAnswer(a.label), LiveAnswer(b.label), None)
 
     left, right, parting = asyncio.run(collect())

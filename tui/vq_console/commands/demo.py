@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from vq_console.commands.common import Subparsers, add_command, emit, say
 from vq_console.core.errors import ExitCode
+
+if TYPE_CHECKING:
+    from vq_console.compare.run import AbOutcome
 
 
 def register(subparsers: Subparsers) -> None:
@@ -25,12 +29,8 @@ def run_demo_command(args: argparse.Namespace) -> ExitCode:
     """Prepare, compare, print the verdict, offer the console."""
     import sys
 
-    from vq_console.commands.ab import print_verdict
-
     if args.simulated:
-        from vq_console.demo.simulated import run_simulated
-
-        return run_simulated(say, headless=args.headless or args.json or not _has_screen(), as_json=args.json)
+        return _simulated(args)
     from vq_console.demo.prepare import prepare
     from vq_console.demo.run import run_demo
 
@@ -45,22 +45,42 @@ def run_demo_command(args: argparse.Namespace) -> ExitCode:
         }
         emit("vq-console/demo/1", value)
         return ExitCode.DONE
-    outcome = run_demo(say, prepared=prepare(say, for_cpu=args.for_cpu))
+    code = _show(args, run_demo(say, prepared=prepare(say, for_cpu=args.for_cpu)))
+    if code is not ExitCode.DONE:
+        return code
+    if not args.headless and not args.json and _has_screen():
+        print("\nOpen the result in the console? [Y/n] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() in {"", "y", "yes"}:
+            from vq_console.compare.history import find_run
+            from vq_console.ui.app import run_console
+
+            return run_console(open_run=find_run("last").folder)
+    return ExitCode.DONE
+
+
+def _simulated(args: argparse.Namespace) -> ExitCode:
+    """The tour on the screen, or its comparison where there is none."""
+    from vq_console.demo.simulated import compare_simulated, simulated_tour
+
+    with simulated_tour(say):
+        if args.headless or args.json or not _has_screen():
+            return _show(args, compare_simulated(say))
+        from vq_console.ui.app import run_console
+
+        return run_console(simulated=True)
+
+
+def _show(args: argparse.Namespace, outcome: AbOutcome) -> ExitCode:
+    """Print the verdict and where the report lies."""
+    from vq_console.commands.ab import print_verdict
+
     if args.json:
         emit("vq-console/demo/1", {**outcome.summary, "report": str(outcome.report)})
     else:
         print()
         print_verdict(outcome.summary)
         print(f"report:  {outcome.report}")
-    if outcome.partial:
-        return ExitCode.PARTIAL
-    if not args.headless and not args.json and _has_screen():
-        print("\nOpen the result in the console? [Y/n] ", end="", file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip().lower() in {"", "y", "yes"}:
-            from vq_console.ui.app import run_console
-
-            return run_console(open_run=outcome.folder)
-    return ExitCode.DONE
+    return ExitCode.PARTIAL if outcome.partial else ExitCode.DONE
 
 
 def _has_screen() -> bool:

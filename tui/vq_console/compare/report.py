@@ -52,7 +52,8 @@ def report_markdown(summary: Json) -> str:
     lines += [f"- {text}" for text in (summary.get("verdict") or {}).values() if text]
     lines += ["", "## Arms", "", *_arms_table(arms, names)]
     alarms = [
-        f"- **{names[side]}**: {row.get('kind')}: expected {row.get('expected') or DASH}, runs {row.get('selected') or DASH}"
+        f"- **{names[side]}**: {row.get('kind')}: expected {row.get('expected') or DASH},"
+        f" runs {row.get('selected') or DASH}"
         f" ({row.get('grade')}). {row.get('detail') or ''}".rstrip()
         for side in ("A", "B")
         for row in (arms.get(side) or {}).get("asked_vs_runs") or ()

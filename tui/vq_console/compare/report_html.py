@@ -5,21 +5,17 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from typing import Any
 
 from vq_console.compare.report import DASH, interval, latency_rows, number
 
 Json = Mapping[str, Any]
 WIDTH = 640
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --soft: #6a737d; --line: #d0d7de; --a: #0969da; --bad: #b3261e }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #0d1117; --soft: #8b949e; --line: #30363d; --a: #58a6ff; --bad: #ff7b72 } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse; margin: .5rem 0 1.5rem } th, td { border-bottom: 1px solid var(--line); padding: .25rem .75rem; text-align: left; font-variant-numeric: tabular-nums }
-th { color: var(--soft); font-weight: 600 } .verdict p { font-size: 1.1rem; margin: .4rem 0 } .alarm { color: var(--bad); font-weight: 600 }
-svg { width: 100%; max-width: 42rem; height: auto } svg text { fill: var(--ink); font: 12px system-ui, sans-serif } svg .soft { fill: var(--soft) }
-.simulated { border: 2px solid var(--bad); padding: .5rem 1rem; color: var(--bad); font-weight: 700 } footer { color: var(--soft); font-size: .85rem }
-"""
+
+
+def _style() -> str:
+    return files("vq_console.compare").joinpath("report.css").read_text(encoding="utf-8")
 
 
 def escape(value: Any) -> str:
@@ -32,7 +28,7 @@ def report_html(summary: Json) -> str:
     names = [str((arms.get(s) or {}).get("profile") or (arms.get(s) or {}).get("label") or s) for s in ("A", "B")]
     title = f"{names[0]} against {names[1]}"
     parts = ["<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"]
-    parts += [f"<title>{escape(title)}</title><style>{_STYLE}</style><h1>{escape(title)}</h1>"]
+    parts += [f"<title>{escape(title)}</title><style>{_style()}</style><h1>{escape(title)}</h1>"]
     if summary.get("simulated"):
         parts.append("<p class=simulated>SIMULATED: a stand-in engine produced these figures.</p>")
     parts.append("<section class=verdict>")
@@ -126,14 +122,16 @@ def forest_svg(endpoints: Sequence[Json]) -> str:
     height = row * len(shown) + 40
     out = [f"<svg viewBox='0 0 {WIDTH} {height}' role=img aria-label='B divided by A with 95 % intervals'>"]
     out.append(
-        f"<rect x='{x(1 / 1.03):.1f}' y=0 width='{x(1.03) - x(1 / 1.03):.1f}' height='{height - 30}' fill='var(--line)' opacity=.5 />"
+        f"<rect x='{x(1 / 1.03):.1f}' y=0 width='{x(1.03) - x(1 / 1.03):.1f}' height='{height - 30}'"
+        " fill='var(--line)' opacity=.5 />"
     )
     out.append(f"<line x1='{x(1):.1f}' x2='{x(1):.1f}' y1=0 y2='{height - 30}' stroke='var(--soft)'/>")
     for i, e in enumerate(shown):
         y = row * i + 16
         out.append(f"<text x=0 y='{y + 4}'>{escape(e['metric'])}, {escape(e['concurrency'])} streams</text>")
         out.append(
-            f"<line x1='{x(e['ci'][0]):.1f}' x2='{x(e['ci'][1]):.1f}' y1='{y}' y2='{y}' stroke='var(--a)' stroke-width=3 />"
+            f"<line x1='{x(e['ci'][0]):.1f}' x2='{x(e['ci'][1]):.1f}' y1='{y}' y2='{y}'"
+            " stroke='var(--a)' stroke-width=3 />"
         )
         out.append(f"<circle cx='{x(e['ratio']):.1f}' cy='{y}' r=5 fill='var(--a)'/>")
     for tick in (math.exp(-span * 0.9), 1.0, math.exp(span * 0.9)):
@@ -161,7 +159,8 @@ def kld_svg(kld: Json) -> str:
     out = [f"<svg viewBox='0 0 {WIDTH} 84' role=img aria-label='KL divergence on the bands of the verdict'>"]
     for i, (start, end, name) in enumerate(bands):
         out.append(
-            f"<rect x='{x(start):.1f}' y=10 width='{x(end) - x(start):.1f}' height=34 fill='var(--line)' opacity='{0.25 + 0.2 * i:.2f}'/>"
+            f"<rect x='{x(start):.1f}' y=10 width='{x(end) - x(start):.1f}' height=34"
+            f" fill='var(--line)' opacity='{0.25 + 0.2 * i:.2f}'/>"
         )
         anchor = (x(start) + x(end)) / 2
         out.append(f"<text class=soft x='{anchor:.1f}' y='{62 if i % 2 == 0 else 78}' text-anchor=middle>{name}</text>")

@@ -58,7 +58,8 @@ def build_summary(
                 flags.append(
                     {
                         "flag": "kernel-fallback",
-                        "detail": f"{label}: {row['kind']} expected {row['expected']}, runs {row['selected']} ({row['grade']})",
+                        "detail": f"{label}: {row['kind']} expected {row['expected']},"
+                        f" runs {row['selected']} ({row['grade']})",
                     }
                 )
     if simulated:

@@ -104,7 +104,7 @@ def _nats(value: float) -> str:
 
 
 def memory_sentence(memory: Json | None, a: str, b: str, *, context: int | None = None) -> str:
-    """Weights, KV tokens and requests side by side. These are read or computed, not sampled, so they have no interval."""
+    """Weights, KV tokens and requests side by side: read or computed, not sampled, so without an interval."""
     if not memory:
         return "Memory is unknown."
     left, right = memory.get("A") or {}, memory.get("B") or {}

@@ -1,4 +1,4 @@
-"""Which two ways of serving the starter model this machine can truly run. Only decides; the proof is the first token."""
+"""Which two ways of serving the starter model this machine can run. Only decides; the proof is the first token."""
 
 from __future__ import annotations
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from vq_console.core.errors import ExitCode, VqError
+from vq_console.compare.run import AbOutcome, AbSettings, run_ab
 from vq_console.core.places import HOME_VARIABLE, cache_dir
 from vq_console.profiles.model import Profile
 
@@ -41,8 +41,9 @@ PROFILES: tuple[tuple[str, str, Mapping[str, Any], Mapping[str, Any]], ...] = (
 RUNNING = ("tour-fp8", "tour-int4")
 
 
-def run_simulated(say: Callable[[str], None], *, headless: bool, as_json: bool = False) -> ExitCode:
-    """Start the stand-ins; then open the console, or run the comparison and print its verdict."""
+@contextmanager
+def simulated_tour(say: Callable[[str], None]) -> Iterator[None]:
+    """Stand-in servers up, in a home of their own that this process then uses; all of them gone at the end."""
     home = cache_dir() / "simulated-tour"
     shutil.rmtree(home / "config", ignore_errors=True)
     os.environ[HOME_VARIABLE] = str(home)
@@ -50,11 +51,13 @@ def run_simulated(say: Callable[[str], None], *, headless: bool, as_json: bool =
     _save_profiles()
     with ExitStack() as stack:
         _start(stack, say)
-        if headless:
-            return _compare(say, as_json=as_json)
-        from vq_console.ui.app import run_console
+        yield
 
-        return run_console(simulated=True)
+
+def compare_simulated(say: Callable[[str], None]) -> AbOutcome:
+    """The comparison of the two running stand-ins."""
+    settings = AbSettings(engine="simulator", latency_budget_s=60, quality_budget_s=45)
+    return run_ab(f"server:{RUNNING[0]}", f"server:{RUNNING[1]}", settings, say)
 
 
 def _save_profiles() -> None:
@@ -99,23 +102,3 @@ def _start(stack: ExitStack, say: Callable[[str], None]) -> None:
     for name in RUNNING:
         wait_ready(name)
         say(f"{name} is ready")
-
-
-def _compare(say: Callable[[str], None], *, as_json: bool) -> ExitCode:
-    from vq_console.commands.common import emit
-    from vq_console.compare.run import AbSettings, run_ab
-
-    settings = AbSettings(engine="simulator", latency_budget_s=60, quality_budget_s=45)
-    try:
-        outcome = run_ab(f"server:{RUNNING[0]}", f"server:{RUNNING[1]}", settings, say)
-    except VqError as error:
-        say(str(error))
-        return error.exit_code
-    if as_json:
-        emit("vq-console/demo/1", {**outcome.summary, "report": str(outcome.report)})
-    else:
-        from vq_console.commands.ab import print_verdict
-
-        print_verdict(outcome.summary)
-        print(f"report:  {outcome.report}")
-    return ExitCode.PARTIAL if outcome.partial else ExitCode.DONE
