@@ -262,3 +262,36 @@ def test_repair_by_patch_is_silent() -> None:
     assert finding.patch is not None
     repaired = {**asked, "args": {**asked["args"], **finding.patch.set_args}}
     assert "quant-unsupported-sm" not in {f.rule for f in plan_of(repaired).findings}
+
+
+def test_a_profile_for_another_engine() -> None:
+    profile = Profile("p", LLAMA, vllm=">=0.34")
+    assert [finding.rule for finding in _plan(profile).findings if finding.severity == "warning"] == [
+        "engine-not-wanted"
+    ]
+    assert not _plan(Profile("p", LLAMA, vllm=">=0.30")).findings
+
+
+def test_there_machete_here_marlin() -> None:
+    made_on = {"gpu": "NVIDIA H200", "kernels": ["MacheteLinearKernel"]}
+    profile = Profile("p", "RedHatAI/Qwen3-8B-quantized.w4a16", made_on=made_on)
+    ampere = _plan(profile, {"gpu_sm": 86})
+    assert [finding.message for finding in ampere.findings if finding.rule == "runs-other-kernels"] == [
+        "made on NVIDIA H200 with MacheteLinearKernel; here MarlinLinearKernel"
+    ]
+    assert not [finding for finding in _plan(profile).findings if finding.rule == "runs-other-kernels"]
+
+
+def test_placement_below_the_parallel_sizes() -> None:
+    profile = Profile("p", LLAMA, args={"tensor_parallel_size": 2}, gpu_count=1)
+    target = {"gpu_sm": 90, "gpu_count": 4}
+    assert "too-few-gpus" in {finding.rule for finding in _plan(profile, target).findings}
+
+
+def test_what_another_kv_dtype_would_give() -> None:
+    fit = _plan(Profile("p", LLAMA, args={"max_model_len": 8192})).fit
+    assert set(fit.kv_tokens_by_dtype) == {"auto", "fp8", "fp8_per_token_head", "nvfp4"}
+    assert fit.kv_tokens_by_dtype["auto"] == fit.kv_tokens
+    assert fit.kv_tokens_by_dtype["fp8"] == pytest.approx(2 * fit.kv_tokens_by_dtype["auto"], rel=0.001)
+    old = _plan(Profile("p", LLAMA, args={"dtype": "half"}), {"gpu_sm": 75, "gpu_mem_gib": 24}).fit
+    assert set(old.kv_tokens_by_dtype) == {"auto"}

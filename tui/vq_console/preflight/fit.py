@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from vq_console.preflight.attention import can_hold
 from vq_console.preflight.ignore import Reach, reach
 from vq_console.preflight.kv import bytes_per_token, kv_shape
 from vq_console.preflight.method import Resolution
@@ -80,7 +81,22 @@ def _with_tokens(situation: Situation, fit: Fit, kv: float | None) -> Fit:
         kv_tokens=tokens,
         requests_at_context=None if requests is None else round(requests, 2),
         max_context=shape.longest(kv * GIB, block),
+        kv_tokens_by_dtype=_alternatives(situation, kv, context, block),
     )
+
+
+_OTHER_DTYPES = ("auto", "fp8", "fp8_per_token_head", "nvfp4")
+
+
+def _alternatives(situation: Situation, kv: float, context: int | None, block: int) -> dict[str, int]:
+    """Tokens by KV dtype, for those that some attention backend holds here."""
+    known = situation.catalogue.kv_cache_dtypes or ()
+    found = {}
+    for dtype in _OTHER_DTYPES:
+        shape = kv_shape(situation, dtype)
+        if shape is not None and dtype in known and can_hold(situation, dtype):
+            found[dtype] = shape.tokens(kv * GIB, context, block)
+    return found
 
 
 def context_length(situation: Situation) -> int | None:

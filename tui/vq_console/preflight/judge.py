@@ -21,6 +21,7 @@ from vq_console.preflight.rules import (  # noqa: F401 - importing them fills th
     model_files,
     packages,
     parallel,
+    provenance,
     quantization,
 )
 from vq_console.preflight.rules.base import RULES, Context, Rule

@@ -111,6 +111,8 @@ class Fit:
     requests_at_context: float | None = None
     max_context: int | None = None
     budget_gib: float | None = None
+    kv_tokens_by_dtype: Mapping[str, int] = field(default_factory=dict)
+    """What the same memory would hold with another KV cache dtype that the GPU can serve."""
 
 
 @dataclass(frozen=True, slots=True)

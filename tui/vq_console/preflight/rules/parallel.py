@@ -52,6 +52,20 @@ def world(context: Context) -> Iterator[Hit]:
     )
 
 
+@rule("too-few-gpus", "error", source="this console: [placement] of the profile")
+def placement(context: Context) -> Iterator[Hit]:
+    """A profile that asks for fewer GPUs than its own parallel sizes need."""
+    s = context.s
+    wanted = s.world * s.dp
+    placed = s.profile.gpu_count
+    if placed is not None and placed < wanted and s.device in {"cuda", "rocm", "xpu"}:
+        yield Hit(
+            f"[placement] gpu_count is {placed}, and the parallel sizes need {wanted} GPUs",
+            fix=f"Set gpu_count = {wanted}, or lower --tensor-parallel-size",
+            patch=put(tensor_parallel_size=placed) if s.pp == s.dp == 1 else None,
+        )
+
+
 @rule("cli-invalid-value", "error", source="vLLM source: config/model.py _verify_with_expert_parallelism")
 def experts_needed(context: Context) -> Iterator[Hit]:
     """Expert parallelism on a dense model."""
