@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from logs.cases import DATA
+from vq_console.logs.explain import explain_lines, explain_path
 from vq_console.logs.tail import TailIndex
 
 _START = (DATA / "real" / "h200-vllm-0.26.0" / "healthy-w4a16-machete.log").read_bytes().partition(b"[shutdown]")[0]
@@ -50,6 +51,12 @@ def _requests(number: int) -> bytes:
 
 def _crashes(_number: int) -> bytes:
     return _CRASH
+
+
+def _refused(number: int) -> bytes:
+    line = b'(APIServer pid=556) INFO:     127.0.0.1:%d - "POST /v1/completions HTTP/1.1" 503 Service Unavailable\n'
+    other = b"(APIServer pid=556) INFO:httpx:HTTP Request: POST http://sidecar:%d/check\n"
+    return b"".join(line % extra + other % (number + extra) for extra in range(50))
 
 
 def _errors(number: int) -> bytes:
@@ -94,8 +101,19 @@ def test_ten_megabytes_cost_a_tenth(tmp_path: Path) -> None:
     assert mib < 200
 
 
+def test_runs_that_are_left_out_change_no_answer(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    _write(log, 5_000_000, _crashes, end=b"")
+    skipped = explain_path(log)
+    whole = explain_lines(log.read_bytes().decode().split("\n")[:-1])
+    assert skipped.diagnosis == whole.diagnosis
+    assert (skipped.facts, skipped.phases, skipped.lines) == (whole.facts, whole.phases, whole.lines)
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("block", [_served, _requests, _crashes, _errors], ids=lambda block: block.__name__.strip("_"))
+@pytest.mark.parametrize(
+    "block", [_served, _requests, _refused, _crashes, _errors], ids=lambda block: block.__name__.strip("_")
+)
 def test_a_hundred_megabytes_in_three_seconds_and_two_hundred_megabytes(
     tmp_path: Path, block: Callable[[int], bytes]
 ) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from io import FileIO
 from typing import Any, BinaryIO
 
 from vq_console.core.errors import MissingError
@@ -16,6 +17,11 @@ from vq_console.logs.reader import FactReader
 
 _BLOCK = 1 << 20
 _LONGEST = 1 << 20
+_LARGE = 4 << 20
+_NEAR = 1 << 18
+_OVERLAP = 64
+_BANNERS = ("▀▄▀".encode(), b"\\u2580\\u2584\\u2580", b"vLLM API server version ", b"vLLM server version ")
+"""What each start prints once per API server; the second is the logo inside JSON."""
 
 
 def explain_path(path: str | os.PathLike[str]) -> Explanation:
@@ -43,6 +49,7 @@ def read_path(path: str | os.PathLike[str]) -> FactReader:
     reader = FactReader()
     try:
         with open(path, "rb", buffering=0) as file:
+            reader.number = _skip_finished_runs(file)
             for lines in whole_lines(file):
                 reader.feed(lines)
     except OSError as error:
@@ -50,6 +57,38 @@ def read_path(path: str | os.PathLike[str]) -> FactReader:
             f"{os.fspath(path)}: {error.strerror or error}", "Name a readable log file, or - for a pipe."
         ) from error
     return reader
+
+
+def _skip_finished_runs(file: FileIO) -> int:
+    """Of a large file with many starts leave out those long before the last banner; returns how many lines that were.
+
+    Moves the file to where reading begins. Banners close to each other may belong to one start with several API
+    servers, so reading begins at the first of those.
+    """
+    size = os.fstat(file.fileno()).st_size
+    if size < _LARGE:
+        return 0
+    last = -1
+    position = size
+    while position > 0 and last < 0:
+        begin = max(0, position - _BLOCK)
+        block = os.pread(file.fileno(), position - begin + _OVERLAP, begin)
+        found = max(block.rfind(mark) for mark in _BANNERS)
+        if found >= 0:
+            last = begin + found
+        position = begin
+    if last < _NEAR:
+        return 0
+    near = os.pread(file.fileno(), _NEAR, last - _NEAR)
+    first = min((found for mark in _BANNERS if (found := near.find(mark)) >= 0), default=len(near))
+    start = last - _NEAR + near.rfind(b"\n", 0, first) + 1
+    number = 0
+    position = 0
+    while position < start and (block := os.pread(file.fileno(), min(_BLOCK, start - position), position)):
+        number += block.count(b"\n")
+        position += len(block)
+    file.seek(start)
+    return number
 
 
 def whole_lines(stream: BinaryIO) -> Iterator[list[str]]:

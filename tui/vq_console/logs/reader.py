@@ -110,6 +110,10 @@ class FactReader:
         run = self.run
         for raw in lines:
             number += 1
+            if run.full and " ERROR " in raw[:72] and len(raw) < _KEEP_CHARS and raw[0] != "{":
+                run.late.append((number, raw))
+                run.suspects += 1
+                continue
             at = raw.find(".py:", 0, 300)
             if at > 0 and raw[0] == "{":
                 at = -1
@@ -139,7 +143,7 @@ class FactReader:
                     run.trouble = True
                     run.keep(number, raw)
                     continue
-            elif not raw or (raw.endswith(" OK") and ' - "' in raw and "INFO" in raw[:120]) or raw.isspace():
+            elif not raw or (" HTTP/1." in raw[-60:] and ' - "' in raw and "INFO" in raw[:120]) or raw.isspace():
                 continue
             elif raw.startswith('{"'):
                 if self._boring_json(raw):
@@ -147,8 +151,12 @@ class FactReader:
                 self.number = number
                 self._take(raw)
             elif "INFO" in (start := raw[:160]) or "█" in start:
+                key = raw[:32]
+                if key in boring:
+                    continue
                 self.number = number
-                self._take(raw)
+                if not self._take(raw) and raw[0] in "I(":
+                    self._count(key, _REPEATED)
             elif run.full and len(raw) < _KEEP_CHARS:
                 run.late.append((number, raw))
                 run.suspects += 1
