@@ -5,6 +5,7 @@ Pure: text in, text out. Every result has been read back as a profile, so an edi
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import tomllib
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vq_console.core.errors import ProfileError
-from vq_console.profiles.format import parse_profile, profile_table
+from vq_console.profiles.format import parse_profile, parse_toml, profile_table
 from vq_console.profiles.model import EnvRef, Profile
 from vq_console.profiles.values import argument_key
 
@@ -71,32 +72,54 @@ def replaced_text(text: str, profile: Profile, path: Path | None = None) -> str:
 
 
 def _merged(text: str, table: Mapping[str, Any], path: Path | None) -> str:
-    import tomlkit
-    from tomlkit.exceptions import TOMLKitError
+    """`text` changed to mean `table`, by the gentlest way that really does so.
 
-    where = str(path) if path is not None else "profile"
-    try:
-        document = tomlkit.parse(text.removeprefix("\ufeff"))
-        for key in [key for key in document if key not in _TABLES and key not in table and key != "schema"]:
-            document.remove(key)
-        for key, value in table.items():
-            if key not in _TABLES:
-                _put(document, key, value)
-        for key in _TABLES:
-            wanted = table.get(key) or {}
-            if key in document:
+    In place; else with the changed tables written anew; else all anew below the comment at the top. TOML can be
+    written in ways that tomlkit cannot change in place (dotted keys, torn tables), so each result is read back.
+    """
+    text = text.removeprefix("\ufeff")
+    fresh = _anew(table)
+    wanted = profile_table(parse_profile(fresh, path))
+    if path is not None and table.get("name") == path.stem and "name" not in parse_toml(text, str(path)):
+        # A profile without a name goes by that of its file; that is no change to make.
+        table = {key: value for key, value in table.items() if key != "name"}
+    for whole in (False, True):
+        try:
+            merged = _in_place(text, table, whole=whole)
+            if profile_table(parse_profile(merged, path)) == wanted:
+                return merged
+        except (ProfileError, ValueError, TypeError, AttributeError, LookupError, RecursionError):
+            # tomlkit has no common error for what it cannot do; the next way is taken.
+            continue
+    head = itertools.takewhile(lambda line: line.startswith("#") or not line.strip(), text.splitlines(keepends=True))
+    return "".join(head) + fresh
+
+
+def _in_place(text: str, table: Mapping[str, Any], *, whole: bool) -> str:
+    """With `whole`, a table that changes is replaced by a new one at the end; else entry by entry."""
+    import tomlkit
+
+    document = tomlkit.parse(text)
+    for key in [key for key in document if key not in _TABLES and key not in table and key != "schema"]:
+        document.remove(key)
+    for key, value in table.items():
+        if key not in _TABLES:
+            _put(document, key, value)
+    for key in _TABLES:
+        wanted = table.get(key) or {}
+        if key in document:
+            if not whole:
                 _merge_table(document[key], wanted, dashes=key == "args")
-            elif wanted:
-                fresh = tomlkit.table()
-                for inner, value in wanted.items():
-                    fresh.add(inner, _item(value))
-                document.add(key, fresh)
-        merged = tomlkit.dumps(document)
-    except (TOMLKitError, ValueError, RecursionError) as error:
-        raise ProfileError(where, "", f"cannot be edited in place: {error}", "write it anew") from error
-    if profile_table(parse_profile(merged, path)) != profile_table(parse_profile(_anew(table), path)):
-        raise ProfileError(where, "", "cannot be edited in place without changing its meaning", "edit the file by hand")
-    return merged
+                continue
+            if _plain(document[key]) == _plain(wanted):
+                continue
+            document.remove(key)
+        if wanted:
+            written = tomlkit.table()
+            for inner, value in wanted.items():
+                written.add(inner, _item(value))
+            document.add(key, written)
+    return tomlkit.dumps(document)
 
 
 def _anew(table: Mapping[str, Any]) -> str:
@@ -130,7 +153,7 @@ def _put(container: Any, key: str, value: Any) -> None:
             return
         container[key] = _item(value, old=old)
     else:
-        container.add(key, _item(value))
+        container[key] = _item(value)
 
 
 def _plain(value: Any) -> Any:
