@@ -33,7 +33,7 @@ class Thresholds:
     small_model: float = 1e9
     """Below so many parameters DAMAGING needs task evidence."""
     missing_share: float = 0.01
-    consistency_shift: float = 0.05
+    consistency_shift: float = 0.1
     """Mean |decode − prefill| in nats that passes, or `consistency_factor` times that of scoring twice."""
     consistency_factor: float = 5.0
     consistency_far: float = 0.02
