@@ -295,3 +295,16 @@ def test_what_another_kv_dtype_would_give() -> None:
     assert fit.kv_tokens_by_dtype["fp8"] == pytest.approx(2 * fit.kv_tokens_by_dtype["auto"], rel=0.001)
     old = _plan(Profile("p", LLAMA, args={"dtype": "half"}), {"gpu_sm": 75, "gpu_mem_gib": 24}).fit
     assert set(old.kv_tokens_by_dtype) == {"auto"}
+
+
+def test_damaged_weights_are_found_before_the_launch(vq_home: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"hidden_size": 8, "architectures": ["LlamaForCausalLM"]}')
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    plan = plan_profile(Profile("p", str(folder)), engine=ENGINE, machine=_machine())
+    assert "checkpoint-corrupt" in {finding.rule for finding in plan.findings}
+    dummy = Profile("p", str(folder), args={"load_format": "dummy"})
+    rules = {finding.rule for finding in plan_profile(dummy, engine=ENGINE, machine=_machine()).findings}
+    assert "checkpoint-corrupt" not in rules

@@ -42,20 +42,21 @@ def plan_profile(
         engine = _engine_for(profile)
     catalogue = _catalogue_for(engine, target)
     if target is None and engine is not None and engine.simulated:
-        facts = checkpoint_here(resolved)
+        facts, _ = checkpoint_here(resolved)
         target = simulated_target(engine, facts)
     elif target is None:
-        facts = checkpoint_here(resolved)
+        facts, problems = checkpoint_here(resolved)
         target = target_here(
             resolved,
             machine=machine,
             engine=engine,
             catalogue=catalogue,
             checkpoint=facts,
+            problems=problems,
             gpus=tuple(gpus) if gpus else None,
         )
     else:
-        facts = {} if target.checkpoint else checkpoint_here(resolved)
+        facts = {} if target.checkpoint else checkpoint_here(resolved)[0]
     if port is None and "port" not in profile.args:
         port = free_port(str(profile.args.get("host") or "127.0.0.1"))
     return make_plan(
@@ -188,7 +189,9 @@ def suggest_model(model: str, *, engine: Engine | None = None, target: Target | 
     if engine is None and target is None:
         engine = _engine_for(profile)
     catalogue = _catalogue_for(engine, target)
-    facts = checkpoint_here(profile)
-    if target is None:
+    facts, _ = checkpoint_here(profile)
+    if target is None and engine is not None and engine.simulated:
+        target = simulated_target(engine, facts)
+    elif target is None:
         target = target_here(profile, engine=engine, catalogue=catalogue, checkpoint=facts)
     return suggest(model, target, engine=engine, catalogue=catalogue, checkpoint_facts=facts)

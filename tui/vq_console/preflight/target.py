@@ -56,11 +56,13 @@ def target_here(
     engine: Engine | None = None,
     catalogue: Catalogue | None = None,
     checkpoint: Mapping[str, Any] | None = None,
+    problems: tuple[str, ...] = (),
     gpus: tuple[int, ...] | None = None,
 ) -> Target:
     """This machine as a target for `profile`: GPUs that it would use, host, engine and checkpoint facts.
 
-    Reads the machine when `machine` is not given. `gpus` restricts memory figures to the GPUs that will be used.
+    Reads the machine when `machine` is not given. `problems` is what reading the checkpoint's files found wrong.
+    `gpus` restricts memory figures to the GPUs that will be used.
     """
     if machine is None:
         from vq_console.hardware.probe import read_machine
@@ -69,6 +71,7 @@ def target_here(
     facts: dict[str, Any] = {}
     _engine_facts(facts, engine)
     facts["checkpoint"] = dict(checkpoint or {})
+    facts["checkpoint_problems"] = list(problems) or None
     facts["supported_architectures"] = _architectures(engine, as_list(facts["checkpoint"].get("architectures")))
     situation = Situation(profile, Target({}), catalogue or Catalogue(None, "none"), facts["checkpoint"])
     # Without a choice vLLM takes the first GPUs that it sees.
@@ -266,11 +269,12 @@ def _model_facts(facts: dict[str, Any], profile: Profile) -> None:
         facts["model_cached"] = False
 
 
-def checkpoint_here(profile: Profile) -> Mapping[str, Any]:
-    """The checkpoint facts of the profile's model as far as this machine holds it; empty where it does not."""
+def checkpoint_here(profile: Profile) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """(facts, problems) of the profile's model as far as this machine holds it; empty where it does not."""
     from vq_console.profiles.checkpoint import read_checkpoint
 
     try:
-        return read_checkpoint(profile.model, base=profile.path.parent if profile.path else None).facts
+        found = read_checkpoint(profile.model, base=profile.path.parent if profile.path else None)
     except (VqError, OSError, ValueError):
-        return {}
+        return {}, ()
+    return found.facts, found.problems

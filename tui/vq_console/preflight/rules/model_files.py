@@ -101,16 +101,31 @@ def no_tokenizer(context: Context) -> Iterator[Hit]:
         )
 
 
+_ABSENT = ("is missing", "holds no weights", "blob that is not there", "weight files are missing")
+_DAMAGED = ("cut off", "LFS pointer", "damaged", "no safetensors", "not valid JSON", "describes a tensor wrongly")
+
+
+def _problems(context: Context, signs: tuple[str, ...]) -> list[str]:
+    given = context.s.target.get("checkpoint_problems")
+    if not isinstance(given, list | tuple) or context.s.args.get("load_format") == "dummy":
+        return []
+    return [str(line) for line in given if any(sign in str(line) for sign in signs)]
+
+
 @rule("checkpoint-corrupt", "error", source="safetensors: 8 bytes of header length, then JSON, then data")
 def corrupt(context: Context) -> Iterator[Hit]:
     """What reading the headers of the weight files found."""
-    for problem in as_problems(context.s.target.get("checkpoint_problems")):
+    for problem in _problems(context, _DAMAGED):
         yield Hit(problem, fix="Download the file again; git lfs pull where it is a pointer")
 
 
-def as_problems(value: Any) -> list[str]:
-    """Problems as a list of lines."""
-    return [str(item) for item in value] if isinstance(value, list | tuple) else []
+@rule("weights-missing", "error", source="safetensors index against the files that are there")
+def absent(context: Context) -> Iterator[Hit]:
+    """Weight files that an index names and that are not there."""
+    if isinstance(context.s.target.get("model_dir_files"), list):
+        return
+    for problem in _problems(context, _ABSENT):
+        yield Hit(problem, fix="Finish the download (vq-console pull)")
 
 
 @rule("hf-gated-repo", "error", source="Hugging Face: gated repositories answer 401 without a token")
