@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.checkpoints import LLAMA, compressed, gguf_bytes, group, safetensors_bytes, write_model
+from vq_console.preflight.scheme import checkpoint_scheme
 from vq_console.profiles import checkpoint_cache
 from vq_console.profiles.checkpoint import count_parameters, facts_of, read_checkpoint
 from vq_console.profiles.configfacts import model_facts
@@ -60,7 +61,7 @@ QUANTIZED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (
         "fp8 weight-only",
         compressed("naive-quantized", group_0=group(FP8)),
-        {"scheme": "W8A16_FP8", "input_activations": ""},
+        {"scheme": "FP8A16", "input_activations": ""},
     ),
     (
         "nvfp4",
@@ -136,6 +137,32 @@ def test_quantization(name: str, declared: dict[str, Any], expected: dict[str, A
     assert {key: facts.get(key) for key in expected} == expected
 
 
+FAMILIES = {
+    "w4a16": "wna16",
+    "w8a8": "int8",
+    "fp8 dynamic": "fp8_channel",
+    "fp8 static": "fp8_tensor",
+    "fp8 block": "fp8_block",
+    "fp8 weight-only": "fp8_a16",
+    "nvfp4": "nvfp4",
+    "nvfp4a16": "nvfp4_a16",
+    "mxfp4": "mxfp4",
+    "w4afp8": "w4a8",
+    "gptq": "wna16",
+    "awq": "wna16",
+    "fp8 of the model's maker": "fp8_block",
+    "gpt-oss": "mxfp4_a16",
+    "modelopt in config.json": "nvfp4",
+}
+
+
+@pytest.mark.parametrize(("name", "declared", "expected"), QUANTIZED, ids=[case[0] for case in QUANTIZED])
+def test_preflight_understands_these_facts(name: str, declared: dict[str, Any], expected: dict[str, Any]) -> None:
+    scheme = checkpoint_scheme(quantization_facts({"quantization_config": declared}))
+    assert scheme is not None
+    assert scheme.family == FAMILIES.get(name, scheme.family)
+
+
 def test_modelopt_in_its_own_file() -> None:
     separate = {
         "producer": {"name": "modelopt", "version": "0.29"},
@@ -151,6 +178,8 @@ def test_modelopt_in_its_own_file() -> None:
         "kv_cache_scheme": "fp8",
     }
     assert quantization_facts({}) == {}
+    multimodal = {"text_config": {"quantization_config": {"quant_method": "gptq", "bits": 4}}}
+    assert quantization_facts(multimodal)["quant_method"] == "gptq"
 
 
 def test_shape_facts() -> None:

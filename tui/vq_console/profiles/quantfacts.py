@@ -25,7 +25,9 @@ _PASSED = (
 
 def quantization_facts(config: Mapping[str, Any], modelopt: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Facts of `quantization_config` (or `compression_config`), else of ModelOpt's own file; empty for a 16-bit one."""
-    declared = _mapping(config.get("quantization_config")) or _mapping(config.get("compression_config"))
+    inner = _mapping(config.get("text_config"))
+    places = (config.get("quantization_config"), config.get("compression_config"), inner.get("quantization_config"))
+    declared: Mapping[str, Any] = next((_mapping(place) for place in places if _mapping(place)), {})
     if not declared and modelopt:
         declared = {"quant_method": "modelopt", **modelopt}
     if not declared:
@@ -115,7 +117,7 @@ def _scheme(bits: Any, kind: str, size: Any, strategy: str, inputs: Mapping[str,
         if strategy == "block":
             return "FP8_BLOCK"
         if not acts:
-            return "W8A16_FP8"
+            return "FP8A16"
         return "FP8_DYNAMIC" if inputs.get("dynamic") and strategy == "channel" else "FP8"
     if kind == "int" and isinstance(bits, int):
         if acts == "int8" and bits == 8:
