@@ -37,6 +37,8 @@ _TOKENIZER_PROBE = (
     "def f(x):\n\treturn {'a': [x, \"y\"]}  # ≥ 0",
     "Привет, мир! 你好，世界。 こんにちは 안녕하세요 🙂🚀",
 )
+_ID_PROBE = (tuple(range(300, 1000, 23)), tuple(range(1000, 32_000, 487)), tuple(range(32_000, 128_000, 2003)))
+"""Token IDs whose text tells vocabularies apart; those beyond a vocabulary simply give nothing."""
 _TEMPLATE_PROBE: tuple[Message, ...] = (
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Hi"},
@@ -114,19 +116,23 @@ class Client:
         """Hashes of how this server's tokenizer and template treat fixed text; None where it does not say."""
         if not self.capabilities.tokenize:
             return Fingerprint(None, None)
-        texts = [self.tokenize({"prompt": text, "add_special_tokens": False}) for text in _TOKENIZER_PROBE]
+        texts: list[Any] = [self.tokenize({"prompt": t, "add_special_tokens": False}) for t in _TOKENIZER_PROBE]
         template = self.tokenize({"messages": list(_TEMPLATE_PROBE), "add_generation_prompt": True})
         return Fingerprint(
-            _hash(texts) if all(ids is not None for ids in texts) else None,
+            _hash([texts, [self._text_of(ids) for ids in _ID_PROBE]]) if None not in texts else None,
             _hash(template) if template is not None else "none",
         )
 
-    def token_text(self, token: int) -> str:
-        """One token as text, control sequences removed."""
-        answer = self._post("/detokenize", {"tokens": [token]})
+    def _text_of(self, tokens: Sequence[int]) -> str | None:
+        answer = self._post("/detokenize", {"tokens": list(tokens)})
         value = answer.json()
         text = value.get("prompt") if answer.ok and isinstance(value, dict) else None
-        return strip_control(text) if isinstance(text, str) else f"#{token}"
+        return text if isinstance(text, str) else None
+
+    def token_text(self, token: int) -> str:
+        """One token as text, control sequences removed."""
+        text = self._text_of([token])
+        return strip_control(text) if text is not None else f"#{token}"
 
     def generate(
         self, index: int, ids: Sequence[int], *, max_tokens: int, temperature: float, seed: int, top: int = 1

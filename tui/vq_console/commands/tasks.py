@@ -74,8 +74,8 @@ def _show(args: argparse.Namespace) -> ExitCode:
     from vq_console.checks.tasks.registry import generator, make_items
 
     kind = generator(args.name)
-    level = _level(args.level or (kind.levels + 1) // 2, kind.levels)
-    items = make_items(kind.name, seed=args.seed, level=level, count=_count(args.count or 10))
+    level = _level((kind.levels + 1) // 2 if args.level is None else args.level, kind.levels)
+    items = make_items(kind.name, seed=args.seed, level=level, count=_count(10 if args.count is None else args.count))
     if args.json:
         emit("vq-console/tasks/1", {"items": [item.to_json() for item in items]})
         return ExitCode.DONE
@@ -118,7 +118,7 @@ def _run(args: argparse.Namespace) -> ExitCode:
     names = [generator(name).name for name in args.task]
     if not names and not args.needle and not args.prompts:
         names = list(GENERATORS)
-    counts = {name: _count(args.count) if args.count else GENERATORS[name].count for name in names}
+    counts = {name: _count(args.count) if args.count is not None else GENERATORS[name].count for name in names}
     endpoint = resolve_endpoint(args.arm, api_key_env=args.api_key_env)
     settings = QualitySettings.of("standard", seed=args.seed, tasks=counts, needle_tokens=tuple(args.needle))
     if args.level is not None:
