@@ -199,6 +199,7 @@ def test_export(capsys: Capture, tmp_path: Path) -> None:
     capsys.readouterr()
     assert main(["profiles", "export", "x", "--format", "command"]) == 0
     assert "--port=8001" in capsys.readouterr().out
+    assert run(capsys, "profiles", "export", "x", "--format", "k8s")["format"] == "kubernetes"
     with pytest.raises(SystemExit) as left:
         main(["profiles", "export", "x", "--format", "nomad"])
     assert left.value.code == 2

@@ -257,6 +257,11 @@ def test_no_export_holds_a_secret(form: str) -> None:
     assert any("secret" in note for note in exported.notes)
 
 
+@pytest.mark.parametrize(("name", "expected"), [("Hard_one.v1", "hard-one-v1"), ("3B", "m-3b"), ("a" * 80, "a" * 50)])
+def test_names_for_clusters(name: str, expected: str) -> None:
+    assert dns_name(name) == expected
+
+
 def test_unknown_format() -> None:
     with pytest.raises(UsageError, match="no such format"):
         export_profile(PLAIN, "nomad", FLAGS)

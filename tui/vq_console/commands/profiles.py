@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 EXPORT_FORMATS = ("toml", "command", "python", "yaml", "compose", "systemd", "kubernetes", "ray", "multi-node")
+ALIASES = {"shell": "command", "k8s": "kubernetes", "docker-compose": "compose", "config": "yaml"}
 
 
 def register(subparsers: Subparsers) -> None:
@@ -69,7 +70,14 @@ def register(subparsers: Subparsers) -> None:
 
     export = add_command(actions, "export", "print a profile for others, or as something else", travel.run_export)
     export.add_argument("profile")
-    export.add_argument("--format", choices=EXPORT_FORMATS, default="toml")
+    export.add_argument(
+        "--format",
+        type=lambda word: ALIASES.get(word, word),
+        choices=EXPORT_FORMATS,
+        default="toml",
+        metavar="FORMAT",
+        help="one of " + ", ".join(EXPORT_FORMATS),
+    )
     export.add_argument("--out", "--output", metavar="FILE", help="write there instead of standard output")
 
     add_command(actions, "schema", "print the JSON Schema of a profile file", travel.run_schema)

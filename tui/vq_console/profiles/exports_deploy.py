@@ -201,8 +201,10 @@ def world_size(args: Mapping[str, Any]) -> int:
 
 
 def dns_name(name: str) -> str:
-    """A profile's name as Kubernetes and Compose take it: lower case, letters, digits and dashes, at most 50."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower())[:50].strip("-") or "profile"
+    """A profile's name as Kubernetes and Compose take it: lower case, a letter first, then letters,
+    digits and dashes, about 50 at most."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower())[:50].strip("-") or "profile"
+    return plain if plain[0].isalpha() else f"m-{plain}"
 
 
 def _container_arguments(profile: Profile, flags: Mapping[str, Flag] | None) -> tuple[str, ...]:

@@ -78,7 +78,8 @@ def _fetch(url: str, blobs: Path, endpoint: str, timeout_s: float, stop: threadi
     if not name or not re.fullmatch(r"[\w.-]+", name) or size is None or size > _HTTP_LIMIT:
         return
     blob, part = blobs / name, blobs / (name + _PART)
-    with file_lock(blobs / f".{name}.lock", blocking=False) as mine:
+    lock = blobs / f".{name}.lock"
+    with file_lock(lock, blocking=False) as mine:
         if not mine or blob.exists():
             return
         begun = part.stat().st_size if part.exists() else 0
@@ -93,6 +94,7 @@ def _fetch(url: str, blobs: Path, endpoint: str, timeout_s: float, stop: threadi
             part.unlink()
             raise VqError(f"{url}: what was resumed does not have the right hash", "pull again; it starts afresh")
         os.replace(part, blob)
+        lock.unlink(missing_ok=True)
 
 
 def _hash(path: Path) -> str:
