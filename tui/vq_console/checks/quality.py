@@ -233,13 +233,14 @@ def _pair(
     theirs = _facts(client, known[1])
     recording, settings = _recorded(a, client, settings, progress, prompts, known[0], theirs, arms[0])
     made = replay(client, theirs, recording, settings, progress, arm=arms[1])
-    result = analyse(recording, made, settings, identical=_same(recording, made))
+    result = analyse(recording, made, settings, identical=_same(a, b))
     answers = differing_answers(recording, made, client.token_text, pair="-".join(arms))
     return replace(result, answers_file=save_answers(folder, answers).name), recording, made
 
 
-def _same(recording: Recording, made: Replay) -> bool:
-    return bool(recording.arm.url) and recording.arm.url == made.arm.url
+def _same(a: Side, b: Endpoint) -> bool:
+    """Whether both are one running server. A recording never is: another server may have its address by now."""
+    return isinstance(a, Endpoint) and a.url == b.url
 
 
 def _three(
@@ -264,13 +265,13 @@ def _three(
     made_a = replay(client_a, facts_a, recording, settings, progress, arm="A")
     made_b = replay(client_b, facts_b, recording, settings, progress, arm="B")
     pairs = {
-        "A": analyse(recording, made_a, settings, identical=_same(recording, made_a)),
-        "B": analyse(recording, made_b, settings, identical=_same(recording, made_b)),
+        "A": analyse(recording, made_a, settings, identical=_same(baseline, a)),
+        "B": analyse(recording, made_b, settings, identical=_same(baseline, b)),
     }
     own = sample_recording(client_a, recording, made_a, settings, progress, arm="A")
     scores = score_recording(client_b, own, settings, progress, arm="B") if own.samples and not made_b.blocked else ()
     between = replace(made_b, scores=scores)
-    result = analyse(own, between, settings, identical=made_a.arm.url == made_b.arm.url)
+    result = analyse(own, between, settings, identical=_same(a, b))
     answers = [
         *differing_answers(own, between, client_b.token_text, pair="A-B"),
         *differing_answers(recording, made_a, client_a.token_text, pair="R-A"),

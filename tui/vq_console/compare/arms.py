@@ -89,7 +89,7 @@ def resolve_arm(text: str) -> ArmSpec:
         text,
         profiles={listed.name for listed in list_profiles()},
         servers={server.name for server in list_servers() if server.state in LIVE},
-        references={path.stem.split(".")[0] for path in folder.iterdir()} if folder.is_dir() else set(),
+        references={path.stem for path in folder.glob("*.vqref")} if folder.is_dir() else set(),
     )
 
 
