@@ -91,7 +91,11 @@ def serve(connection: socket.socket) -> None:
         if not raw:
             return
         method, path = raw.split(b" ", 2)[:2]
-        status, body = answer(method.decode(), path.decode())
+        key = os.environ.get("VLLM_API_KEY")
+        if key and path.startswith(b"/v1") and f"Authorization: Bearer {key}".encode() not in raw:
+            status, body = 401, '{"error": "Unauthorized"}'
+        else:
+            status, body = answer(method.decode(), path.decode())
         head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         connection.sendall((head + body).encode())
 

@@ -72,7 +72,11 @@ def test_by_pid(bench, elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (get_server("mine").state, get_server("mine").reason) == (ServerState.STOPPED, "its process is gone")
 
 
-def test_by_container(bench, elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_container(
+    bench, elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from vq_console.commands.follow_start import print_log
+
     _, port = elsewhere
     tool = tmp_path / "bin" / "docker"
     tool.parent.mkdir()
@@ -80,13 +84,22 @@ def test_by_container(bench, elsewhere, tmp_path: Path, monkeypatch: pytest.Monk
     tool.write_text(
         "#!/bin/sh\n"
         f'case "$1 $2" in "port box") echo "8000/tcp -> 0.0.0.0:{port}";; "port shut") ;;\n'
-        f'"logs --tail") cat "{log}";; *) echo "No such container: $2"; exit 1;; esac\n'
+        f'"logs --tail") cat "{log}";; "logs --follow") echo "a new line";;\n'
+        '*) echo "No such container: $2"; exit 1;; esac\n'
     )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
     record = attach.attach_container("box")
     assert (record.name, record.port) == ("box", port)
     assert server_json(record)["facts"]["ready"] is True
+    assert attach.container_of(record) == "box"
+    with open(log, "a") as more:
+        more.write("one more line\n")
+    monkeypatch.setattr(attach, "CONTAINER_LOG_EVERY_S", 0.0)
+    attach.refresh_log(record)
+    assert Path(record.log).read_text().endswith("one more line\n")
+    print_log(record, head=None, tail=1, follow=True)
+    assert capsys.readouterr().out.splitlines() == ["one more line", "a new line"]
     with pytest.raises(MissingError, match="publishes no port"):
         attach.attach_container("shut")
     with pytest.raises(MissingError, match="No such container"):

@@ -10,15 +10,19 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from vq_console.core.errors import LaunchError, UsageError
+from serving.conftest import QUICK
+from vq_console.core.errors import LaunchError, MissingError, UsageError
+from vq_console.preflight.model import Plan
 from vq_console.serving.control import stop_server, wait_ready
 from vq_console.serving.keeping import procfs
 from vq_console.serving.keeping.life import DEFAULTS
+from vq_console.serving.launch import Settings, start
 from vq_console.serving.model import TRANSITIONS, Identity, ServerRecord, ServerState
 from vq_console.serving.registry import get_server, is_alive, list_servers
 from vq_console.serving.view import judge, read_log, server_json
@@ -335,12 +339,29 @@ def test_metrics_are_recorded_without_a_console(bench) -> None:
 
 
 def test_nothing_that_can_be_executed(bench) -> None:
-    from vq_console.preflight.model import Plan
-    from vq_console.serving.launch import start
-
     start(Plan("tiny", ("/nowhere/python", "--port=1"), {}, served_model="tiny"))
     ended = bench.until("tiny", "failed")
     assert "/nowhere/python: No such file or directory" in ended.reason
+
+
+def test_a_key_is_named_and_never_written(bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = replace(bench.plan(), secret_env={"VLLM_API_KEY": "MY_KEY"})
+    with pytest.raises(MissingError, match="MY_KEY is not set"):
+        start(plan)
+    monkeypatch.setenv("MY_KEY", "s3cret-value")
+    start(plan, settings=Settings(keeper=QUICK))
+    record = bench.until("tiny", "ready")
+    assert record.api_key_env == "MY_KEY", "a client takes it from the same variable"
+    folder = Path(record.folder)
+    written = "".join(path.read_text(errors="replace") for path in folder.iterdir() if path.is_file())
+    shown = "".join(Path(f"/proc/{i.pid}/cmdline").read_text() for i in (record.keeper, record.identity))
+    assert "s3cret-value" not in written + shown
+    kill(record.keeper)
+    monkeypatch.delenv("MY_KEY")
+    adopted = bench.until("tiny", "ready", where=lambda r: is_alive(r.keeper) and r.keeper != record.keeper)
+    time.sleep(0.6)
+    assert get_server("tiny").state is ServerState.READY, "without the key, /health must do"
+    assert adopted.identity == record.identity
 
 
 def test_names(bench) -> None:

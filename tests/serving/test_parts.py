@@ -17,7 +17,7 @@ import pytest
 from vq_console.core.errors import MissingError
 from vq_console.serving.environment import server_environment
 from vq_console.serving.keeping import files, gpu, procfs
-from vq_console.serving.keeping.child import Helper, StartError, start
+from vq_console.serving.keeping.child import HELPERS, Helper, StartError, collect_helpers, start
 from vq_console.serving.keeping.incident import kernel_messages, oom_kills
 from vq_console.serving.keeping.logfile import LogFile
 from vq_console.serving.keeping.procfs import Proc, members
@@ -208,6 +208,7 @@ def test_wire_gives_up() -> None:
     while not made.done:
         made.step(0.0)
     assert (made.status, made.error) == (0, "Connection refused")
+    assert Exchange("no.such.host.invalid", 9, "/", now=0.0, timeout_s=9).done, "a name that leads nowhere"
 
 
 def test_log_file_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
@@ -282,7 +283,14 @@ def test_helpers_are_polled_and_ended() -> None:
 
     assert run("print('x' * 100000)", 10).output == "x" * 100_000 + "\n"
     assert run("raise SystemExit(3)", 10).output is None
-    assert run("import time; time.sleep(60)", 0.2).output is None
+    late = run("import time; time.sleep(60)", 0.2)
+    assert late.output is None
+    assert late.pid in HELPERS, "given up, but still no member of any server"
+    deadline = time.monotonic() + 5
+    while late.pid in HELPERS and time.monotonic() < deadline:
+        collect_helpers()
+        time.sleep(0.01)
+    assert procfs.read_proc(late.pid) is None
     missing = Helper(["/nowhere/tool"], now=0, timeout_s=1)
     assert missing.poll(0)
     assert missing.output is None
@@ -310,10 +318,12 @@ def test_pick_metrics() -> None:
             'vllm:time_to_first_token_seconds_count{engine="0"} NaN',
             "vllm:prompt_tokens_total 7",
             "vllm:broken",
+            'vllm:engine_sleep_state{engine="0",sleep_state="awake"} 0.0',
+            'vllm:engine_sleep_state{engine="0",sleep_state="weights_offloaded"} 1.0',
             "python_info 1",
         ]
     )
-    assert pick_metrics(text) == {"running": 5.0, "kv_usage": 0.5, "prompt_tokens": 7.0}
+    assert pick_metrics(text) == {"running": 5.0, "kv_usage": 0.5, "prompt_tokens": 7.0, "awake": 0.0}
 
 
 def test_vitals_leave_a_busy_or_quiet_server_alone() -> None:
@@ -329,8 +339,11 @@ def test_vitals_leave_a_busy_or_quiet_server_alone() -> None:
     vitals.metrics = {"running": 2.0}
     vitals.step_running(200.0)
     assert vitals.exchange is None, "busy"
-    vitals.metrics = {"running": 0.0}
+    vitals.metrics = {"running": 0.0, "awake": 0.0}
     vitals.step_running(201.0)
+    assert vitals.exchange is None, "asleep"
+    vitals.metrics = {"running": 0.0}
+    vitals.step_running(202.0)
     assert vitals.exchange is not None
     vitals.drop()
 
@@ -339,6 +352,7 @@ def test_kernel_messages_and_memory_kills_are_optional() -> None:
     lines, missing = kernel_messages()
     assert isinstance(lines, list)
     assert missing == "" or missing.startswith("/dev/kmsg")
+    assert kernel_messages(since_s=1e9)[0] == [], "only what came since the server began"
     assert oom_kills() is None or oom_kills() >= 0
 
 

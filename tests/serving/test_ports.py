@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from vq_console.serving.control import wait_ready
 from vq_console.serving.keeping import locks, procfs
 from vq_console.serving.keeping.life import url_of, with_port
 from vq_console.serving.launch import free_port
@@ -53,7 +54,7 @@ def test_a_listener_that_shares_the_port_unseen_is_found(bench) -> None:
     bench.until("tiny", "starting", where=lambda r: r.identity is not None)
     bench.wait(lambda: not locks.port_is_free("127.0.0.1", port))
     with listener(port, share=True):
-        record = bench.until("tiny", "ready", "queued", where=lambda r: r.state is ServerState.READY, timeout_s=20)
+        record = wait_ready("tiny", timeout_s=20)  # a start that goes on elsewhere never looks failed
         assert record.port != port
 
 

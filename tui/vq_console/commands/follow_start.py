@@ -117,12 +117,19 @@ def print_log(record: ServerRecord, *, head: int | None, tail: int | None, follo
     import os
 
     from vq_console.logs.follow import LogFollower
+    from vq_console.serving.attach import container_of, follow_container, refresh_log
 
+    refresh_log(record)
     path = _path(record)
     size = os.stat(path).st_size if os.path.exists(path) else 0
     if size or not follow:
         for line in log_lines(record, head=head, tail=tail):
             print(line, flush=follow)
+    container = container_of(record) if follow else None
+    if container is not None:
+        for line in follow_container(container):
+            print(safe(line), flush=True)
+        return
     follower = LogFollower(path, size)
     while follow:
         lines = follower.read()

@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from vq_console.core import http
 from vq_console.core.errors import MissingError, UsageError
-from vq_console.core.files import write_json
+from vq_console.core.files import read_json, write_atomic, write_json
 from vq_console.core.places import host_id
 from vq_console.core.text import strip_control
 from vq_console.serving.keeping import procfs
@@ -28,6 +28,7 @@ from vq_console.serving.model import Identity, ServerRecord, ServerState
 LOOK_EVERY_S = 5.0
 LOOK_TIMEOUT_S = 1.5
 DOCKER_LOG_LINES = "20000"
+CONTAINER_LOG_EVERY_S = 15.0
 _looks: dict[str, tuple[float, ServerState, str]] = {}
 
 
@@ -100,14 +101,61 @@ def refresh_container_log(record_folder: Path, container: str) -> Path:
     """Fetch the container's log into the record's folder. Raises MissingError when docker does not give it."""
     path = record_folder / "server.log"
     text = _docker("logs", "--tail", DOCKER_LOG_LINES, container)
-    path.write_text(text, errors="replace")
+    write_atomic(path, text, mode=0o600)
     return path
 
 
-def _docker(*arguments: str) -> str:
+def container_of(record: ServerRecord) -> str | None:
+    """The container of an attached server, or None."""
+    if not record.attached or not record.folder:
+        return None
+    try:
+        found = read_json(Path(record.folder) / "server.json").get("container")
+    except (OSError, ValueError):
+        return None
+    return str(found) if found else None
+
+
+def refresh_log(record: ServerRecord) -> None:
+    """Fetch a container's log again when the copy is old; trouble leaves the copy as it is."""
+    container = container_of(record)
+    if container is None or not record.folder or not record.log:
+        return
+    try:
+        if time.time() - os.stat(record.log).st_mtime < CONTAINER_LOG_EVERY_S:
+            return
+    except OSError:
+        pass
+    try:
+        refresh_container_log(Path(record.folder), container)
+    except (MissingError, OSError):
+        return
+
+
+def follow_container(container: str) -> Iterator[str]:
+    """Lines of a container's log as they come, from now on. Raises MissingError without docker."""
+    tool = _tool()
+    process = subprocess.Popen(
+        [tool, "logs", "--follow", "--tail", "0", container], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            yield line.decode("utf-8", "replace").rstrip("\n")
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _tool() -> str:
     tool = shutil.which("docker") or shutil.which("podman")
     if tool is None:
         raise MissingError("neither docker nor podman was found", "attach the server by its URL instead")
+    return tool
+
+
+def _docker(*arguments: str) -> str:
+    tool = _tool()
     try:
         done = subprocess.run(
             [tool, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30, check=False

@@ -152,7 +152,7 @@ def start(
             "port_fixed": port_fixed,
             "tls": any(item.startswith("--ssl-certfile") for item in plan.argv),
             "model": plan.served_model,
-            "api_key_env": "VLLM_API_KEY" if env.get("VLLM_API_KEY") else None,
+            "api_key_env": plan.secret_env.get("VLLM_API_KEY", "VLLM_API_KEY") if env.get("VLLM_API_KEY") else None,
             "gpus": list(plan.gpus),
             "gpu_uuids": uuids,
             "locks": lock_names,

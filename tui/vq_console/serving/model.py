@@ -92,3 +92,7 @@ class ServerRecord:
     host_id: str = ""
     plan: Mapping[str, Any] = field(default_factory=dict)
     """The plan of the launch as JSON, with expected kernels and fit."""
+    incident: str | None = None
+    """What was written down when it died unasked."""
+    cpu_pct: float | None = None
+    """CPU use of an unresponsive server, in percent of one core: at work, or hung."""

@@ -148,6 +148,8 @@ def record_from(given: Mapping[str, Any], state: Mapping[str, Any], folder: Path
         api_key_env=given.get("api_key_env"),
         host_id=host_id(),
         plan=given.get("plan") or {},
+        incident=state.get("incident"),
+        cpu_pct=state.get("cpu_pct"),
     )
 
 

@@ -43,6 +43,7 @@ class _Reading:
     follower: LogFollower
     reader: FactReader = field(default_factory=FactReader)
     seen: tuple[int, int, bool] = (-1, -1, False)
+    inode: int = 0
     view: LogView | None = None
 
 
@@ -54,6 +55,10 @@ def read_log(record: ServerRecord) -> LogView | None:
     """Facts, phases and diagnosis of the server's log, reading only what is new; None where there is no log."""
     if not record.log:
         return None
+    if record.attached:
+        from vq_console.serving.attach import refresh_log
+
+        refresh_log(record)
     try:
         status = os.stat(record.log)
     except OSError:
@@ -62,10 +67,14 @@ def read_log(record: ServerRecord) -> LogView | None:
     seen = (status.st_size, status.st_mtime_ns, live)
     with _lock:
         reading = _readings.get(record.log)
+        if reading is not None and reading.inode != status.st_ino:
+            # Another life of the server, or a log that was deleted and brought back: read it from its beginning.
+            _readings.pop(record.log).follower.close()
+            reading = None
         if reading is None:
             if len(_readings) >= _MOST_READERS:
                 _readings.pop(next(iter(_readings))).follower.close()
-            reading = _readings[record.log] = _Reading(LogFollower(record.log))
+            reading = _readings[record.log] = _Reading(LogFollower(record.log), inode=status.st_ino)
         if reading.view is None or reading.seen != seen:
             _catch_up(reading)
             reading.seen = seen
@@ -149,6 +158,8 @@ def server_json(record: ServerRecord) -> dict[str, Any]:
         "attached": record.attached,
         "simulated": record.simulated,
         "exit_code": record.exit_code,
+        "incident": record.incident,
+        "cpu_pct": record.cpu_pct,
         "uptime_s": uptime_s(record),
         "log": record.log,
         "host": record.host_id or None,

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+HELPERS: set[int] = set()
+"""Helpers that were started and not collected yet; they are children of the keeper and no members of its server."""
+_GIVEN_UP: set[int] = set()
+
+
 class StartError(Exception):
     """The program could not be executed; the text says why."""
 
@@ -59,6 +64,18 @@ def start(argv: Sequence[str], env: Mapping[str, str], *, cwd: str, output: int,
     return pid
 
 
+def collect_helpers() -> None:
+    """Let the kernel forget helpers that were given up and have died since."""
+    for pid in list(_GIVEN_UP):
+        try:
+            over = os.waitpid(pid, os.WNOHANG)[0] != 0
+        except ChildProcessError:
+            over = True
+        if over:
+            _GIVEN_UP.discard(pid)
+            HELPERS.discard(pid)
+
+
 class Helper:
     """A short program whose output the keeper wants, watched without waiting. `output` is None until it ended well."""
 
@@ -72,6 +89,7 @@ class Helper:
         os.set_blocking(self._read, False)
         try:
             self.pid = start(argv, os.environ, cwd="/", output=write, new_session=False)
+            HELPERS.add(self.pid)
         except (StartError, OSError):
             self._end()
         finally:
@@ -93,6 +111,7 @@ class Helper:
                 raise
             pid, status = self.pid, -1
         if pid:
+            HELPERS.discard(pid)
             if status == 0:
                 self.output = b"".join(self._pieces).decode("utf-8", "replace")
             self._end()
@@ -101,11 +120,11 @@ class Helper:
         return self.done
 
     def kill(self) -> None:
-        """End it without its answer."""
+        """End it without its answer. One that hangs in the driver dies later; `collect_helpers` takes it then."""
         if not self.done:
             # It is a child that was not collected yet, so its pid cannot have become another's.
             os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
+            _GIVEN_UP.add(self.pid)
             self._end()
 
     def _end(self) -> None:

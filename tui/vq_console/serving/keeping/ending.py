@@ -55,7 +55,7 @@ class Ending:
         self._ask_at = 0.0
         self.main_was_alive = not group.look_at_main()
         # Before anything is signalled: what is mapped now is all that will ever be known of the segments.
-        group.scan(set(), look_at_segments=True)
+        group.scan(look_at_segments=True)
         if self.main_was_alive:
             # Only the main process first: vLLM then stops its engine in order. A group-wide TERM looks like a crash.
             self.phase = "asked to stop"
@@ -70,7 +70,7 @@ class Ending:
         """One step; True when nothing is left (or what is left cannot be killed)."""
         group = self.group
         main_gone = group.look_at_main()
-        living = group.scan({self.helper.pid} if self.helper is not None else set())
+        living = group.scan()
         if living:
             self._gone_at = None
             return self._press(now, main_gone, living)

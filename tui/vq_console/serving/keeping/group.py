@@ -10,6 +10,7 @@ import os
 import time
 
 from vq_console.serving.keeping import files, procfs
+from vq_console.serving.keeping.child import HELPERS, collect_helpers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,12 +79,13 @@ class Group:
             except ChildProcessError:
                 pass
 
-    def scan(self, helpers: set[int], *, look_at_segments: bool = False) -> dict[int, procfs.Proc]:
+    def scan(self, *, look_at_segments: bool = False) -> dict[int, procfs.Proc]:
         """The living members by pid; also collects dead orphans and notes new members and segments."""
+        collect_helpers()
         procs = procfs.all_procs()
         me = os.getpid()
         for proc in procs.values():
-            if proc.ppid == me and proc.gone and proc.pid != self.pid and proc.pid not in helpers:
+            if proc.ppid == me and proc.gone and proc.pid != self.pid and proc.pid not in HELPERS:
                 try:
                     os.waitpid(proc.pid, os.WNOHANG)
                 except ChildProcessError:
@@ -94,7 +96,7 @@ class Group:
             main_ticks=self.ticks,
             known=self.known,
             above=me if self.child else None,
-            helpers=helpers,
+            helpers=HELPERS,
         )
         fresh = {pid for pid in living if pid not in self.known}
         self.known = {pid: proc.start_ticks for pid, proc in living.items()}

@@ -20,8 +20,11 @@ KERNEL_WORDS = ("NVRM", "Xid", "oom", "Out of memory", "Killed process", "segfau
 REQUEST_WORDS = ('"POST /', "Received request", "Added request", "Aborted request")
 
 
-def kernel_messages(limit: int = 40) -> tuple[list[str], str]:
-    """The last kernel messages about GPUs, memory and crashes, and why there are none where that is so."""
+def kernel_messages(since_s: float = 0.0, limit: int = 40) -> tuple[list[str], str]:
+    """The last kernel messages about GPUs, memory and crashes, and why there are none where that is so.
+
+    `since_s` is seconds since boot; what is older belongs to somebody else's story.
+    """
     try:
         handle = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -35,8 +38,10 @@ def kernel_messages(limit: int = 40) -> tuple[list[str], str]:
                 break
             except BrokenPipeError:
                 continue  # a message was overwritten while reading; the next read goes on behind it
-            text = record.decode("utf-8", "replace").partition(";")[2].split("\n")[0]
-            if any(word in text for word in KERNEL_WORDS):
+            head, _, text = record.decode("utf-8", "replace").split("\n")[0].partition(";")
+            stamp = head.split(",")[2:3]
+            young = bool(stamp) and stamp[0].isdigit() and int(stamp[0]) / 1e6 >= since_s
+            if young and any(word in text for word in KERNEL_WORDS):
                 found.append(text)
     except OSError as error:
         return found[-limit:], f"/dev/kmsg: {error.strerror}"
@@ -70,11 +75,15 @@ def write_incident(
     gpus: list[dict[str, Any]],
     members: Mapping[int, Proc],
     oom_kills_before: int | None,
+    since_s: float,
 ) -> str | None:
     """Write `incident-N.json` into the server's folder and return its path; None when the disk refuses."""
-    kernel, unreadable = kernel_messages()
+    kernel, unreadable = kernel_messages(since_s)
     kills = oom_kills()
-    number = 1 + sum(1 for name in os.listdir(folder) if name.startswith("incident-"))
+    try:
+        number = 1 + sum(1 for name in os.listdir(folder) if name.startswith("incident-"))
+    except OSError:
+        return None
     path = f"{folder}/incident-{number}.json"
     said = [line.rstrip("\r") for line in log_lines]
     value = {

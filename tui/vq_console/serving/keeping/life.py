@@ -251,12 +251,11 @@ class Life:
 
     def _watch(self) -> None:
         host = self.given.get("host") or "127.0.0.1"
-        key = self.given.get("api_key_env")
         self.vitals = Vitals(
             {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host),
             int(self.state.get("port") or 0),
             model=self.given.get("model") or "",
-            api_key=os.environ.get(key) if key else None,
+            api_key=os.environ.get("VLLM_API_KEY"),
             tls=bool(self.given.get("tls")),
             every=self.every,
         )
@@ -278,14 +277,9 @@ class Life:
         if self.group.look_at_main():
             self._died(now)
             return False
-        if self._every("scan", scan_s, now) or (
-            self.group.segments_changed() and self._every("segments", self.every["scan_start_s"], now)
-        ):
-            self.group.scan(self._helper_pids())
+        if self._every("scan", scan_s, now) or (self.group.segments_changed() and self._every("segments", scan_s, now)):
+            self.group.scan()
         return True
-
-    def _helper_pids(self) -> set[int]:
-        return {self.helper.pid} if self.helper is not None else set()
 
     def _starting(self, now: float) -> None:
         if not self._look(now, self.every["scan_start_s"]):
@@ -309,7 +303,7 @@ class Life:
             else:
                 self._set(phase="loading")
         if self.vitals.ready:
-            self.group.scan(self._helper_pids(), look_at_segments=True)
+            self.group.scan(look_at_segments=True)
             self.start_locks.release()
             self._set("ready", phase="", reason="", ready_at=time.time(), start_s=round(now - self._since, 2))
             self._since = now
@@ -351,7 +345,7 @@ class Life:
         """CPU use of the group over the last half second or more, in percent of one core; None at first."""
         assert self.group is not None
         if self._cpu is None or now - self._cpu[0] >= 0.5:
-            used = procfs.cpu_seconds(self.group.scan(self._helper_pids()).values())
+            used = procfs.cpu_seconds(self.group.scan().values())
             if self._cpu is not None:
                 self._cpu_used = round(max(0.0, used - self._cpu[1]) / (now - self._cpu[0]) * 100, 1)
             self._cpu = (now, used)
@@ -392,7 +386,8 @@ class Life:
                 log_lines=tail,
                 metrics=self.vitals.metrics if self.vitals else None,
                 gpus=self.gpus,
-                members=self.group.scan(self._helper_pids()),
+                members=self.group.scan(),
+                since_s=self.group.ticks / procfs.CLOCK_TICKS,
                 oom_kills_before=self.oom_before,
             )
             self._set(incident=incident)
@@ -438,9 +433,11 @@ class Life:
             self._end(ending.state, ending.reason)
             return
         self._let_go()
-        self._set("failed", reason=ending.reason, ended_at=time.time())
+        # Both states at once: nobody must take a start that goes on for one that failed.
+        self._set("failed", reason=ending.reason, ended_at=time.time(), server=None)
         if ending.again == "port":
             self.log.note(f"{ending.reason}: trying another port")
+            self._set("queued", phase="trying another port")
             self.step = self._queued
             return
         self.restarts += 1

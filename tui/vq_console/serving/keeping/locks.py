@@ -158,7 +158,10 @@ def claim_port(host: str, port: int | None, holder: dict[str, Any]) -> tuple[int
         return port, handle
     for _ in range(50):
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.bind((host, 0))
+            try:
+                probe.bind((host, 0))
+            except OSError:  # no address of this machine: the server will say so itself
+                probe.bind(("", 0))
             candidate = int(probe.getsockname()[1])
         claimed = claim_port(host, candidate, holder)
         if claimed is not None:

@@ -24,7 +24,7 @@ COUNTS = {
     "vllm:time_to_first_token_seconds_sum": "ttft_s_sum",
     "vllm:time_to_first_token_seconds_count": "ttft_count",
 }
-PEAKS = {"vllm:kv_cache_usage_perc": "kv_usage"}
+PEAKS = {"vllm:kv_cache_usage_perc": "kv_usage", "vllm:engine_sleep_state": "awake"}
 
 
 def pick_metrics(text: str) -> dict[str, float]:
@@ -32,6 +32,8 @@ def pick_metrics(text: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for line in text.splitlines():
         if not line.startswith("vllm:"):
+            continue
+        if line.startswith("vllm:engine_sleep_state") and 'sleep_state="awake"' not in line:
             continue
         name = line.split("{", 1)[0].split(" ", 1)[0]
         key = COUNTS.get(name) or PEAKS.get(name)
@@ -137,7 +139,8 @@ class Vitals:
                     self._token(now)
                     return
                 self.phase = f"/health says {ended.status}" if ended.status else "loading"
-            elif gave_token(ended):
+            elif gave_token(ended) or (ended.status in (401, 403) and not self.api_key):
+                # Without its key (a keeper that adopted it) /health must do.
                 self.ready = True
                 self.phase = ""
                 self._next = {"health": now, "metrics": now, "token": now + self.every["token_s"]}
@@ -177,7 +180,7 @@ class Vitals:
         elif now >= self._next["metrics"]:
             self._next["metrics"] = now + self.every["record_s"]
             self._send("metrics", "/metrics", now, self.every["health_timeout_s"])
-        elif now >= self._next["token"] and (self.idle or self._token_trouble):
+        elif now >= self._next["token"] and (self.idle or self._token_trouble) and not self.asleep:
             self._next["token"] = now + self.every["token_s"]
             self._token(now)
 
@@ -185,6 +188,11 @@ class Vitals:
     def idle(self) -> bool:
         """True when the last metrics show no request (or there are no metrics to go by)."""
         return not self.metrics or not (self.metrics.get("running") or self.metrics.get("waiting"))
+
+    @property
+    def asleep(self) -> bool:
+        """True when the engine was put to sleep; a request could harm it then."""
+        return (self.metrics or {}).get("awake") == 0.0
 
     def _health(self, ended: Exchange, now: float) -> None:
         if ended.status == 200:
@@ -219,8 +227,8 @@ class Vitals:
     def _tokened(self, ended: Exchange, now: float) -> None:
         if gave_token(ended):
             self._token_trouble = ""
-        elif ended.status in (408, 429, 503):
-            return  # refusing more work is not the same as giving none
+        elif ended.status in (401, 403, 408, 429, 503):
+            return  # refusing work is not the same as giving none
         else:
             waited = now - ended.started
             self._token_trouble = (

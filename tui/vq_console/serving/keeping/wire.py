@@ -52,7 +52,11 @@ class Exchange:
             socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM
         )
         self._socket.setblocking(False)
-        code = self._socket.connect_ex((host, port))
+        try:
+            code = self._socket.connect_ex((host, port))
+        except OSError as error:  # a name that cannot be resolved
+            self._finish(error.strerror or str(error))
+            return
         if code not in (0, errno.EINPROGRESS):
             self._finish(os.strerror(code))
         elif tls:
