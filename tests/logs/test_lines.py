@@ -130,6 +130,46 @@ def test_container_prefixes_are_removed(prefix: str) -> None:
     assert strip_container(prefix + "Traceback (most recent call last):") == "Traceback (most recent call last):"
 
 
+@pytest.mark.parametrize(
+    ("raw", "process", "level", "source", "message"),
+    [
+        (
+            "(APIServer pid=1) (EngineCore_DP0 pid=439) ERROR 11-03 09:00:00 [core.py:1] lost",
+            "EngineCore_DP0",
+            "ERROR",
+            "core.py:1",
+            "lost",
+        ),
+        (
+            "(EngineCore_0 pid=3927913) (VllmWorker TP0 pid=3927919) INFO 08-20 09:00:00 [w.py:1] hi",
+            "VllmWorker TP0",
+            "INFO",
+            "w.py:1",
+            "hi",
+        ),
+        ("> vllm-1  | ERROR 11-03 09:00:00 [core.py:1] lost", None, "ERROR", "core.py:1", "lost"),
+        ("2025-06-01 06:42:29.681 | ERROR 11-03 09:00:00 [core.py:1] lost", None, "ERROR", "core.py:1", "lost"),
+        (
+            "2023-11-20 02:07:50,728\tERROR worker.py:406 -- Unhandled error",
+            None,
+            "ERROR",
+            "worker.py:406",
+            "Unhandled error",
+        ),
+        (
+            "[rank1]:[W828 03:13:16.402 ProcessGroupNCCL.cpp:1496] Warning: x",
+            "rank1",
+            "WARNING",
+            "ProcessGroupNCCL.cpp:1496",
+            "Warning: x",
+        ),
+    ],
+)
+def test_prefixes_in_front_of_prefixes(raw: str, process: str | None, level: str, source: str, message: str) -> None:
+    line = _line(raw)
+    assert (line.process, line.level, line.source, line.message) == (process, level, source, message)
+
+
 def test_a_dated_record_is_no_container_prefix() -> None:
     assert _line("2026-11-30 05:13:29,284 - INFO - x.py:1 - said").message == "said"
 

@@ -540,6 +540,42 @@ MESSAGES: Sequence[tuple[str, Made]] = (
         ),
     ),
     (
+        "deepgemm-incompatible",
+        engine(
+            "RuntimeError: Assertion error (csrc/apis/../jit_kernels/impls/../../jit/kernel_runtime.hpp:45): "
+            "exit_code == 0",
+            ("/x/vllm/model_executor/layers/quantization/fp8.py", "apply"),
+        ),
+    ),
+    (
+        "deepgemm-incompatible",
+        engine(
+            "RuntimeError: Assertion error (csrc/apis/layout.hpp:59): Unknown SF transformation",
+            ("/x/vllm/utils/deep_gemm.py", "transform_sf_into_required_layout"),
+        ),
+    ),
+    (
+        "kernel-crash-arch",
+        engine(
+            "RuntimeError: cutlass_gemm_caller.cuh:60, Error Internal", ("/x/vllm/_custom_ops.py", "cutlass_scaled_mm")
+        ),
+    ),
+    (
+        "flashinfer-jit-failed",
+        engine("RuntimeError: SM 12.x requires CUDA >= 12.9", ("/x/flashinfer/compilation_context.py", "__init__")),
+    ),
+    (
+        "transformers-too-new",
+        engine("ImportError: cannot import name 'LogitsWarper' from 'transformers' (/x/transformers/__init__.py)"),
+    ),
+    (
+        "transformers-too-new",
+        engine(
+            "ImportError: cannot import name 'ALLOWED_LAYER_TYPES' from 'transformers.configuration_utils' "
+            "(/x/transformers/configuration_utils.py)"
+        ),
+    ),
+    (
         "kernel-crash-arch",
         engine(
             "RuntimeError: [FP4 gemm Runner] Failed to run cutlass FP4 gemm on sm120. Error: Error Internal",

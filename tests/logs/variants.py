@@ -85,6 +85,19 @@ def _docker_json(line: str) -> str:
     return json.dumps({"log": line + "\n", "stream": "stderr", "time": "2026-11-04T15:00:00.123456789Z"})
 
 
+def _inside_another(line: str) -> str:
+    """A parent passes on what its children print."""
+    return f"(APIServer pid=1) {line}" if line.startswith("(") else line
+
+
+def _margin(line: str) -> str:
+    """As pasted into a report: leading blanks are lost."""
+    match = _RECORD.match(line)
+    if match is None:
+        return line.lstrip(" ")
+    return line[: match.start("message")] + match["message"].lstrip(" ")
+
+
 def _carriage_returns(line: str) -> str:
     return line + "\r"
 
@@ -176,6 +189,10 @@ SAME_MEANING: Mapping[str, Variant] = {
     "journald": _each(lambda line: f"Nov 04 15:00:00 gpubox vllm[4711]: {line}"),
     "journald, full time": _each(lambda line: f"2026-11-04T15:00:00+0100 gpubox vllm.sh[4711]: {line}"),
     "ts": _each(lambda line: f"[2026-11-04 15:00:00] {line}"),
+    "quoted": _each(lambda line: f"> vllm-1  | {line}"),
+    "docker desktop": _each(lambda line: f"2026-11-04 15:00:00.681 | {line}"),
+    "inside another": _each(_inside_another),
+    "at the margin": _each(_margin),
     "docker json file": _each(_docker_json),
     "colours": _each(_colour),
     "other build": _each(_other_numbers),

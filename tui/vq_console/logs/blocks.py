@@ -16,8 +16,11 @@ _CHAINED = (
     "During handling of the above exception",
     "The above exception was the direct cause",
 )
-_FRAME = re.compile(r"\s+File \"|\s+\^|\s*\[Previous line repeated|\s{4}|\s*~+\^|  \.\.\.")
-_FILE = re.compile(r'\s+File "[^"]+", line \d+')
+_FRAME = re.compile(r"\s*File \"[^\"]+\", line \d|\s+\^|[\^~]+$|\s*\[Previous line repeated|\s{4}|\s*~+\^|  \.\.\.")
+_FILE = re.compile(r'\s*File "[^"]+", line \d+')
+_BARE_FRAME = re.compile(r'File "[^"]+", line \d+, in ')
+"""A frame whose indentation was lost: the line of code behind it stands at the margin too."""
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)(?::|$)")
 _PROCESS_LINE = re.compile(r"Process ([\w\-]+):$")
 _GROUP = re.compile(r"^\s*(?:\| |\+-+)")
 
@@ -63,6 +66,8 @@ class _Stream:
     trace: Trace | None = None
     ended: bool = False
     chain: bool = False
+    code: bool = False
+    """The line of code of a frame at the margin comes next."""
 
 
 def lay_out(lines: Iterable[LogLine]) -> Layout:
@@ -99,7 +104,9 @@ def lay_out(lines: Iterable[LogLine]) -> Layout:
                 spots.append(Spot(line, None))
                 continue
             if not stream.ended:
-                if _FRAME.match(message) or not message.strip():
+                code = stream.code and not _EXCEPTION.match(message)
+                stream.code = _BARE_FRAME.match(message) is not None
+                if code or _FRAME.match(message) or not message.strip():
                     trace_now.frames.append(message)
                     continue
                 stream.ended = True

@@ -184,7 +184,8 @@ def _later(take: Take, line: str) -> Take:
 
 def _engine_config(sheet: FactSheet, match: re.Match[str], number: int) -> None:
     """`Initializing a V1 LLM engine (v0.32.0) with config: model='…', …, quantization=fp8, …`."""
-    sheet.first("vllm_version", match["version"], number)
+    if match["version"]:
+        sheet.first("vllm_version", match["version"], number)
     seen: set[str] = set()
     for found in _CONFIG_VALUE.finditer(match["config"]):
         name = found[1]
@@ -292,7 +293,7 @@ TEMPLATES: tuple[Template, ...] = tuple(
         ),
         (
             "Initializing",
-            r"Initializing (?:a V[01] LLM|an LLM) engine \(v?(?P<version>[^)]+)\) with config: (?P<config>.*)$",
+            r"Initializing (?:a V[01] LLM|an LLM) engine(?: \(v?(?P<version>[^)]+)\))? with config: (?P<config>.*)$",
             _later(_engine_config, "engine_line"),
         ),
         (

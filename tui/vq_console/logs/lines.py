@@ -17,10 +17,12 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 _LEVELS = "DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE"
 
-_PROCESS = re.compile(r"\((?P<name>[A-Za-z][\w.\-]*(?: rank=\d+)?) pid=(?P<pid>\d+)(?:, ip=[^)]*)?\) ?")
-"""`(EngineCore pid=210) `; 0.8: `(VllmWorker rank=1 pid=2978) `, Ray: `(RayWorkerWrapper pid=12, ip=10.0.0.2) `."""
+_NAME = r"[A-Za-z][\w.\-]*(?: (?:rank=\d+|[A-Z]{2,4}\d+))*"
+_PROCESS = re.compile(rf"\((?P<name>{_NAME}) pid=(?P<pid>\d+)(?:, ip=[^)]*)?\) ?")
+"""`(EngineCore pid=210) `; 0.8: `(VllmWorker rank=1 pid=2978) `, 0.10: `(VllmWorker TP0 pid=12) `, Ray:
+`(RayWorkerWrapper pid=12, ip=10.0.0.2) `. A parent that passes its children's output on puts its own before."""
 
-_RANK = re.compile(r"\[(?P<rank>rank\d+)\]:(?:\[(?=[A-Z]\d{4})| ?)")
+_RANK = re.compile(r"\[(?P<rank>rank\d+)\]:(?:\[(?=[A-Z]\d{3,4})| ?)")
 
 _VLLM = re.compile(
     rf"(?P<level>{_LEVELS}) (?P<month>\d\d)-(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:\.\d+)?"
@@ -31,7 +33,7 @@ _VLLM = re.compile(
 _UVICORN = re.compile(rf"(?P<level>{_LEVELS}): {{2,}}")
 _PYTHON = re.compile(rf"(?P<level>{_LEVELS}):(?P<source>[\w.]+):")
 _GLOG = re.compile(
-    r"\[?(?P<level>[IWEF])(?P<month>\d\d)(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)\.\d+"
+    r"\[?(?P<level>[IWEF])(?P<month>\d?\d)(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)\.\d+"
     r"(?: +\d+)? (?P<source>[^\]\s]+:\d+)\] ?"
 )
 """torch: `[W1130 05:12:17.712230410 socket.cpp:207] …`, `W1130 04:37:55.801000 4112 torch/…/triton.py:53] …`."""
@@ -40,6 +42,12 @@ _DATED = re.compile(
     rf"(?:Z|[+-]\d\d:?\d\d)? - (?:(?P<name>[\w.]+) - )?(?P<level>{_LEVELS}) - (?:(?P<source>[\w./-]+:\d+) - )?"
 )
 """FlashInfer: `2026-11-30 05:13:29,284 - INFO - autotuner.py:651 - flashinfer.jit: …`."""
+
+_RAY = re.compile(
+    r"\d{4}-(?P<month>\d\d)-(?P<day>\d\d) (?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,]\d+)?\s+"
+    rf"(?P<level>{_LEVELS})\s+(?P<source>[\w./-]+\.py:\d+) (?:--|-) "
+)
+"""Ray: `2025-11-20 02:07:50,728<tab>ERROR worker.py:406 -- Unhandled error …`."""
 
 _STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
 _CONTAINER = re.compile(
@@ -52,12 +60,13 @@ _CONTAINER = re.compile(
                 rf"[\w.@/\-]+(?:\[\d+\])?: )"
             ),
             r"(?P<pod>\[pod/[\w.\-]+/[\w.\-]+\] )",
-            rf"(?P<stamp>\[?{_STAMP}\]? (?!- ))",
+            rf"(?P<stamp>\[?{_STAMP}\]? (?:\| )?(?!- ))",
+            r"(?P<quote>> )",
         )
     )
 )
 _SIGNATURE = re.compile(
-    rf"\([A-Za-z][\w.\-]*(?: rank=\d+)? pid=\d+\) |(?:{_LEVELS}) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? "
+    rf"\({_NAME} pid=\d+\) |(?:{_LEVELS}) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? "
     rf"(?:\[[^\]\s]+:\d+\]|[\w./<>-]+:\d+\])"
 )
 _BAR = re.compile(r"\d+%\||\d+% Completed|\d(?:it|s|B|iB)/(?:s|it)\b|\?it/s|\[\d\d:\d\d<")
@@ -89,26 +98,13 @@ def parse_line(number: int, raw: str) -> Dated:
             return found
     if not text or text[0] not in "(EIWDC \t":
         text = strip_container(text)
-    process: str | None = None
-    pid: int | None = None
-    match = _PROCESS.match(text)
-    if match:
-        process, pid = match["name"], int(match["pid"])
-        text = text[match.end() :]
+    text, process, pid = _processes(text, None, None)
     if "\r" in text:
-        text = pick_segment(text)
-        again = _PROCESS.match(text)
-        if again:
-            process, pid = again["name"], int(again["pid"])
-            text = text[again.end() :]
+        text, process, pid = _processes(pick_segment(text), process, pid)
     if not text.startswith(("INFO ", "WARNING ", "ERROR ", "DEBUG ", " ")):
         behind = _behind_bar(text)
         if behind:
-            text = text[behind:]
-            again = _PROCESS.match(text)
-            if again:
-                process, pid = again["name"], int(again["pid"])
-                text = text[again.end() :]
+            text, process, pid = _processes(text[behind:], process, pid)
     return _level(number, text, process, pid)
 
 
@@ -118,7 +114,7 @@ def strip_container(text: str) -> str:
         match = _CONTAINER.match(text)
         if match is None:
             break
-        if match.lastgroup == "stamp" and _DATED.match(text):
+        if match.lastgroup == "stamp" and (_DATED.match(text) or _RAY.match(text)):
             break
         text = text[match.end() :]
     return text
@@ -149,6 +145,17 @@ def clock_of(match: re.Match[str]) -> float:
     """Seconds into the year of a match with month, day, hour, minute and second."""
     day = _DAYS[(int(match["month"]) - 1) % 12] + int(match["day"])
     return day * 86400.0 + int(match["hour"]) * 3600 + int(match["minute"]) * 60 + int(match["second"])
+
+
+def _processes(text: str, process: str | None, pid: int | None) -> tuple[str, str | None, int | None]:
+    """The text behind its process prefixes, and the process named last: the one that wrote it."""
+    while text[:1] == "(":
+        match = _PROCESS.match(text)
+        if match is None:
+            break
+        process, pid = match["name"], int(match["pid"])
+        text = text[match.end() :]
+    return text, process, pid
 
 
 def _behind_bar(text: str) -> int:
@@ -185,9 +192,9 @@ def _level(number: int, text: str, process: str | None, pid: int | None) -> Date
             line = LogLine(number, _message(text[match.end() :]), _named(match["level"]), process, pid, None, source)
             return Dated(line, None)
     if text[:2] == "20":
-        match = _DATED.match(text)
+        match = _DATED.match(text) or _RAY.match(text)
         if match:
-            source = match["source"] or match["name"]
+            source = match["source"] or match.groupdict().get("name")
             line = LogLine(number, _message(text[match.end() :]), _named(match["level"]), process, pid, None, source)
             return Dated(line, clock_of(match))
     return Dated(LogLine(number, _message(text), None, process, pid), None)

@@ -27,8 +27,12 @@ class Finding:
 
 _STALL = "No available shared memory broadcast block found"
 _IDLE = re.compile(r"Avg generation throughput: 0\.0 tokens/s|\"GET /(?:health|metrics|v1/models)")
-_ABOUT_NCCL = re.compile(r"vLLM is using nccl==|NCCL INFO|Init COMPLETE|ncclCommInitRank|Found nccl from library")
-_ABOUT_PEERS = re.compile(r"[Cc]ustom allreduce|custom_all_reduce|NVLink|P2P access cache|generating GPU P2P")
+_ABOUT_NCCL = re.compile(
+    r"vLLM is using nccl==|NCCL (?:INFO|version)|Init (?:START|COMPLETE)|ncclCommInitRank|Found nccl from"
+)
+_ABOUT_PEERS = re.compile(
+    r"[Cc]ustom allreduce|custom_all_reduce|NVLink|P2P access cache|generating GPU P2P|NCCL_\w+ set by environment"
+)
 _OUTPUT = re.compile(r"Generated response \S+?:? output: (?P<quote>['\"])(?P<text>.*?)(?P=quote), output_token_ids")
 _RUNNING = re.compile(r"Running: (?P<running>\d+) reqs, Waiting: (?P<waiting>\d+) reqs")
 _WEIGHT_ONLY = re.compile(r"(?:Marlin(?:Mxfp8|MxFp8|NvFp4|MxFp4|FP8)|W4A16Linear|NvFp4W4A16|Emulation)\w*(?:Kernel)?")

@@ -111,6 +111,7 @@ RULES = (
     rule("flashinfer-jit-failed", "Unsupported gpu architecture", 78, fixes=_jit),
     rule("flashinfer-jit-failed", "CUDA_HOME environment variable is not set", 74, fixes=_jit),
     rule("flashinfer-jit-failed", "No supported CUDA architectures found", 76, fixes=_jit),
+    rule("flashinfer-jit-failed", "requires CUDA >=", 74, pattern=r"(?i)SM ?[\d.]+\w? requires CUDA >=", fixes=_jit),
     rule(
         "flashinfer-jit-failed",
         "rror",

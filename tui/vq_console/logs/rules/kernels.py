@@ -226,11 +226,12 @@ RULES = (
         fixes=_kv_plain,
     ),
     rule("deepgemm-incompatible", "Unknown recipe", 82, fixes=_no_deep_gemm),
+    rule("deepgemm-incompatible", "Unknown SF transformation", 82, fixes=_no_deep_gemm),
     rule(
         "deepgemm-incompatible",
         "ssertion error (",
         80,
-        pattern=r"ssertion error \([^)]*deep_?gemm",
+        pattern=r"ssertion error \([^)]*(?:deep_?gemm|jit_kernels/|csrc/(?:apis|jit)/)",
         fixes=_no_deep_gemm,
     ),
     rule(
@@ -258,7 +259,9 @@ RULES = (
         explain=lambda hit: f"The kernel uses {hit.match['feature']}, which {hit.match['target']} does not have.",
     ),
     rule("kernel-crash-arch", "an illegal instruction was encountered", 80, fixes=_marlin),
-    rule("kernel-crash-arch", "Error Internal", 72, pattern=r"(?:RuntimeError: )?Error Internal\s*$", fixes=_marlin),
+    rule(
+        "kernel-crash-arch", "Error Internal", 72, pattern=r"(?:^|: |\S+:\d+\D{1,3})Error Internal\s*$", fixes=_marlin
+    ),
     rule("kernel-crash-arch", "only support", 70, pattern=r"only supports? (?:sm|SM)_?\d+", fixes=_marlin),
     rule(
         "kernel-crash-arch",

@@ -14,7 +14,8 @@ from vq_console.logs.rules.rule import Hit, rule, say, set_args
 _REMOVED_IN_5 = (
     r"all_special_tokens_extended|AutoModelForVision2Seq|is_torch_(?:fx|sdpa)_available|batch_encode_plus|encode_plus|"
     r"additional_special_tokens|PretrainedConfig|is_flash_attn_greater|TFPreTrainedModel|FlaxPreTrainedModel|"
-    r"HybridCache|SlidingWindowCache|_CHECKPOINT_FOR_DOC|use_kernel_forward|ROPE_INIT_FUNCTIONS"
+    r"HybridCache|SlidingWindowCache|_CHECKPOINT_FOR_DOC|use_kernel_forward|ROPE_INIT_FUNCTIONS|"
+    r"LogitsWarper|[A-Z0-9]+_ATTENTION_CLASSES|ALLOWED_LAYER_TYPES|BeamSearchScorer"
 )
 _TENSOR = (
     r"\.(?:weight|bias|scale|zero_point|[\w]*_scale\w*|[\w]*_weight|qweight|qzeros|scales|g_idx|weight_packed"
