@@ -34,6 +34,7 @@ def test_estimate_is_near_the_exact_value(noise: float) -> None:
     assert bucket.value is not None
     assert bucket.value < truth
     assert not bucket.on_policy
+    assert got.lower_bound == pytest.approx(bucket.value)
 
 
 def test_identity_is_exactly_zero() -> None:

@@ -37,6 +37,8 @@ class KldResult:
     mean_shift: float | None = None
     """Mean |ln p_B(x) − ln p_A(x)|."""
     design_effect: float | None = None
+    lower_bound: float | None = None
+    """The bucket value, which needs no assumption on who sampled the text."""
     missing_a: int = 0
     missing_b: int = 0
     failed_sequences: int = 0
@@ -58,6 +60,7 @@ class KldResult:
             "missing": {"a": self.missing_a, "b": self.missing_b},
             "failed_sequences": self.failed_sequences,
             "design_effect": self.design_effect,
+            "lower_bound": self.lower_bound,
             "probability_change": self.probability_change,
             "problem": self.problem,
         }
@@ -97,14 +100,14 @@ class _Sums:
     shift: list[float]
     agree: int = 0
     squared: float = 0.0
+    bound: float = 0.0
 
 
-def compare_scores(a: Sequence[Scored], b: Sequence[Scored], *, on_policy: bool, clean_text: bool = True) -> KldResult:
+def compare_scores(a: Sequence[Scored], b: Sequence[Scored], *, on_policy: bool) -> KldResult:
     """KLD(A‖B) over sequences that both servers scored; `a[i]` and `b[i]` must be of the same tokens.
 
-    `on_policy`: A sampled the tokens at temperature 1, so the unbiased estimator applies; otherwise the bucket lower
-    bound. `clean_text` False says that the text is A's own but its token IDs are in doubt. Sequences that one side
-    failed to score are counted.
+    `on_policy`: A sampled these very token IDs at temperature 1, so the unbiased estimator applies; otherwise the
+    value is the bucket lower bound. Sequences that one side failed to score are counted.
     """
     sequences: list[_Sums] = []
     missing_a = missing_b = failed = 0
@@ -122,7 +125,9 @@ def compare_scores(a: Sequence[Scored], b: Sequence[Scored], *, on_policy: bool,
             if bad_a or bad_b:
                 continue
             token = int(left.x[position])
-            sums.kld.append(kld_position(p, q, token, lp, lq) if on_policy and clean_text else kld_bucket(p, q))
+            bound = kld_bucket(p, q)
+            sums.kld.append(kld_position(p, q, token, lp, lq) if on_policy else bound)
+            sums.bound += bound
             sums.shift.append(lp - lq)
             sums.agree += max(p, key=p.__getitem__) == max(q, key=q.__getitem__)
             sums.squared += (math.exp(lq) - math.exp(lp)) ** 2
@@ -134,7 +139,7 @@ def compare_scores(a: Sequence[Scored], b: Sequence[Scored], *, on_policy: bool,
         sequences,
         missing=(missing_a, missing_b),
         failed=failed,
-        on_policy=on_policy and clean_text,
+        on_policy=on_policy,
         problem=None if normalised(a) and normalised(b) else "the server does not send plain log-probabilities",
     )
 
@@ -165,6 +170,7 @@ def _summarise(
         probability_change=math.sqrt(sum(sums.squared for sums in sequences) / tokens),
         mean_shift=math.fsum(abs(value) for sums in sequences for value in sums.shift) / tokens,
         design_effect=design_effect([sums.kld for sums in sequences]),
+        lower_bound=sum(sums.bound for sums in sequences) / tokens,
         missing_a=missing[0],
         missing_b=missing[1],
         failed_sequences=failed,

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -150,7 +151,11 @@ class Client:
         value = answer.json()
         if not answer.ok or not isinstance(value, dict) or not value.get("choices"):
             return Generated(index, (), np.empty(0, np.float32), error=failure(answer))
-        return read_generated(index, value["choices"][0])
+        made = read_generated(index, value["choices"][0])
+        if made.ids or not made.text or not self.capabilities.tokenize:
+            return made
+        again = self.tokenize({"prompt": made.text, "add_special_tokens": False}) or ()
+        return replace(made, ids=again, logprobs=np.full(len(again), np.nan, np.float32), top=(), exact=False)
 
     def score(self, ids: Sequence[int], first: int) -> Scored:
         """This server's log-probabilities of the tokens from position `first` on, and its `top_k` likeliest there."""

@@ -33,7 +33,10 @@ class PromptIds:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """One generated text. `top` holds for each position the likeliest tokens, id → log-probability."""
+    """One generated text. `top` holds for each position the likeliest tokens, id → log-probability.
+
+    `exact` False: the server sent no token IDs, so its text was tokenized again, which may split it otherwise.
+    """
 
     prompt: int
     ids: tuple[int, ...]
@@ -42,6 +45,7 @@ class Generated:
     finish: str | None = None
     top: tuple[Mapping[int, float], ...] = ()
     error: str | None = None
+    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)

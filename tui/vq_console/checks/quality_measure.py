@@ -246,6 +246,8 @@ def record(
         )  # fmt: skip
         place = {one.prompt: index for index, one in enumerate(greedy)}
         repeat = {place[one.prompt]: one for one in again}
+        if not samples:
+            notes.append("no KL divergence: the baseline sent no usable text")
     elif text:
         notes.append("no KL divergence: the server does not score token IDs (prompt_logprobs)")
     levels = choose_levels(client, settings, progress, arm=arm)
@@ -257,7 +259,7 @@ def record(
     return Recording(
         arm=identify(client, facts),
         prompts=tuple(rendered),
-        on_policy=True,
+        on_policy=all(text.exact for text in samples),
         samples=tuple(samples[index] for index in kept),
         scores=tuple(scores[index] for index in kept),
         floor={position[index]: scored for index, scored in floor.items() if index in position},
@@ -352,6 +354,7 @@ def sample_recording(
     kept = [index for index in range(len(texts)) if index in scores]
     return replace(
         base,
+        on_policy=all(text.exact for text in texts),
         samples=tuple(texts[index] for index in kept),
         scores=tuple(scores[index] for index in kept),
         floor={kept.index(index): scored for index, scored in floor.items() if index in kept},
