@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +22,7 @@ from vq_console.core.errors import LaunchError, MissingError, UsageError
 from vq_console.preflight.model import Plan
 from vq_console.serving.control import stop_server, wait_ready
 from vq_console.serving.keeping import procfs
-from vq_console.serving.keeping.life import DEFAULTS
+from vq_console.serving.keeping.settings import DEFAULTS
 from vq_console.serving.launch import Settings, start
 from vq_console.serving.model import TRANSITIONS, Identity, ServerRecord, ServerState
 from vq_console.serving.registry import get_server, is_alive, list_servers
@@ -237,6 +238,14 @@ def test_one_start_at_a_time(bench) -> None:
     begun = json.loads((Path(second.folder) / "state.json").read_text())["started_at"]
     assert first.ready_at is not None
     assert begun >= first.ready_at
+
+
+def test_launches_at_the_same_moment_get_names_of_their_own(bench) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        records = list(pool.map(lambda _: bench.start(), range(4)))
+    assert sorted(record.name for record in records) == ["tiny", "tiny-2", "tiny-3", "tiny-4"]
+    ready = [bench.until(record.name, "ready", timeout_s=30) for record in records]
+    assert len({record.port for record in ready}) == 4
 
 
 def test_the_queue_moves_on_when_the_first_dies(bench) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from vq_console.serving.control import wait_ready
 from vq_console.serving.keeping import locks, procfs
-from vq_console.serving.keeping.life import url_of, with_port
+from vq_console.serving.keeping.address import url_of, with_port
 from vq_console.serving.launch import free_port
 from vq_console.serving.model import ServerState
 from vq_console.serving.registry import get_server

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vq_console.core.errors import LaunchError, UsageError
+from vq_console.core.errors import LaunchError, MissingError, UsageError
 from vq_console.core.files import read_json, write_json
 from vq_console.core.places import servers_dir
 from vq_console.serving import registry
@@ -40,7 +40,7 @@ READY_TIMEOUT = "VLLM_ENGINE_READY_TIMEOUT_S"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a server is kept. None is the default of `keeping.life.DEFAULTS` or chosen by size and disk.
+    """How a server is kept. None is the default of `keeping.settings.DEFAULTS` or chosen by size and disk.
 
     `startup_timeout_s` 0 never gives up. `restart_limit` is how often a server that was ready is started again.
     `min_free_gib` keeps it in the queue until so much GPU memory (main memory without a GPU) is free. `keeper` sets
@@ -242,7 +242,8 @@ def claimed_folder(name: str | None, profile: str) -> Iterator[tuple[Path, int]]
     for number in range(1, 1000):
         folder = base / (wanted if number == 1 else f"{wanted}-{number}")
         folder.mkdir(mode=0o700, exist_ok=True)
-        handle = _keeper_lock(folder)
+        # The keeper of a server that is over may still be on its way out.
+        handle = _keeper_lock(folder, patience_s=2.0 if _is_over(folder) else 0.05)
         if handle is not None:
             try:
                 if not _in_use(folder):
@@ -255,17 +256,26 @@ def claimed_folder(name: str | None, profile: str) -> Iterator[tuple[Path, int]]
     raise UsageError(f"no name is left for another server of {profile!r}", "stop some of them")
 
 
-def _keeper_lock(folder: Path) -> int | None:
+def _is_over(folder: Path) -> bool:
+    try:
+        return str(read_json(folder / "state.json").get("state")) not in LIVE
+    except (OSError, ValueError):
+        return False
+
+
+def _keeper_lock(folder: Path, patience_s: float = 0.05) -> int | None:
+    """The lock on `keeper.lock`, or None when a keeper has it; a reader holds it for a moment to test that."""
     handle = os.open(folder / "keeper.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    for attempt in range(3):
+    deadline = time.monotonic() + patience_s
+    while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return handle
         except BlockingIOError:
-            if attempt < 2:
-                time.sleep(0.02)  # a reader may just be testing whether somebody holds it
-    os.close(handle)
-    return None
+            if time.monotonic() >= deadline:
+                os.close(handle)
+                return None
+            time.sleep(0.01)
 
 
 def _in_use(folder: Path) -> bool:
@@ -351,7 +361,7 @@ def adopt_server(folder: Path) -> bool:
                 python=None if given.get("simulated") else given.get("engine"),
                 given=os.environ,
             )
-        except Exception:
+        except MissingError:
             env = dict(os.environ)  # a secret is not set here: enough to watch and stop, which needs none
         spawn_keeper(folder, env, handle, adopt=True)
     except (OSError, ValueError, subprocess.SubprocessError):

@@ -53,7 +53,7 @@ def list_servers(*, adopt: bool = True) -> tuple[ServerRecord, ...]:
 def get_server(name: str) -> ServerRecord:
     """The server `name` of this host. Raises UsageError with the nearest name when there is none."""
     folder = servers_dir() / name
-    if "/" not in name and name not in ("", ".", "..") and folder.is_dir():
+    if "/" not in name and name not in ("", ".", "..") and (folder / "server.json").exists():
         return read_record(folder)
     known = [record.name for record in list_servers(adopt=False) if record.host_id == host_id()]
     close = nearest(name, known)
@@ -104,7 +104,8 @@ def read_record(folder: Path, *, adopt: bool = True) -> ServerRecord:
 def _records(home: Path, *, adopt: bool, elsewhere: str | None = None) -> list[ServerRecord]:
     found = []
     try:
-        folders = [folder for folder in home.iterdir() if folder.is_dir() and not folder.name.startswith(".")]
+        # A folder without a record is a name that a launch has just claimed, or gave up.
+        folders = [folder for folder in home.iterdir() if (folder / "server.json").exists()]
     except OSError:
         return []
     for folder in folders:

@@ -32,6 +32,8 @@ class Group:
         self.ever: set[int] = {pid}
         self.segments: set[int] = set()
         self.pidfd = -1
+        self._cpu: tuple[float, float] | None = None
+        self._cpu_pct: float | None = None
         self._shm_seen = -1
         self._written: dict[str, Any] = {}
         if not child:
@@ -108,6 +110,15 @@ class Group:
             self._look_at_segments(living)
         self._write()
         return living
+
+    def cpu_pct(self, now: float) -> float | None:
+        """CPU use over the last half second or more, in percent of one core; None at first."""
+        if self._cpu is None or now - self._cpu[0] >= 0.5:
+            used = procfs.cpu_seconds(self.scan().values())
+            if self._cpu is not None:
+                self._cpu_pct = round(max(0.0, used - self._cpu[1]) / (now - self._cpu[0]) * 100, 1)
+            self._cpu = (now, used)
+        return self._cpu_pct
 
     def segments_changed(self) -> bool:
         """True when something was made or removed in /dev/shm since the members' maps were last read."""

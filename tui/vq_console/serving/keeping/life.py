@@ -12,11 +12,14 @@ import signal
 import time
 
 from vq_console.serving.keeping import files, gpu, locks, procfs
+from vq_console.serving.keeping.address import near_host, url_of, who_has, with_port
 from vq_console.serving.keeping.child import Helper, StartError, start
 from vq_console.serving.keeping.ending import Ending
 from vq_console.serving.keeping.group import Group
 from vq_console.serving.keeping.incident import oom_kills, write_incident
 from vq_console.serving.keeping.logfile import LogFile
+from vq_console.serving.keeping.record import StateFile
+from vq_console.serving.keeping.settings import DEFAULTS
 from vq_console.serving.keeping.vitals import Vitals
 
 TYPE_CHECKING = False
@@ -24,33 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-DEFAULTS: dict[str, Any] = {
-    "probe_s": 1.0,
-    "health_s": 30.0,
-    "retry_s": 5.0,
-    "health_timeout_s": 10.0,
-    "silent_s": 20.0,
-    "record_s": 15.0,
-    "gpu_s": 60.0,
-    "token_s": 300.0,
-    "token_timeout_s": 60.0,
-    "first_token_timeout_s": 900.0,
-    "stuck_s": 90.0,
-    "scan_start_s": 1.0,
-    "scan_rest_s": 5.0,
-    "tick_s": 1.0,
-    "stop_timeout_s": 30.0,
-    "survivors_s": 3.0,
-    "kill_wait_s": 60.0,
-    "startup_timeout_s": None,
-    "port_tries": 3,
-    "log_cap_bytes": 64 * 1024 * 1024,
-    "log_head_bytes": 4 * 1024 * 1024,
-    "restart_limit": 0,
-    "restart_backoff_s": 5.0,
-    "restart_forgive_s": 600.0,
-}
-"""Intervals, time-outs and limits; `server.json` may hold others under `keeper`. Each look is a line in vLLM's log."""
 ADDRESS_IN_USE = ("Address already in use", "[Errno 98]")
 
 
@@ -65,9 +41,7 @@ class Life:
         self.given = given
         self.every = {**DEFAULTS, **(given.get("keeper") or {})}
         self.boot = procfs.boot_id()
-        me = procfs.read_proc(os.getpid())
-        self.state: dict[str, Any] = files.read_json(f"{folder}/state.json") or {}
-        self.state["keeper"] = {"pid": os.getpid(), "start_ticks": me.start_ticks if me else 0, "boot_id": self.boot}
+        self.state = StateFile(folder, self.boot)
         self.log = LogFile(
             given["log"], cap_bytes=int(self.every["log_cap_bytes"]), head_bytes=int(self.every["log_head_bytes"])
         )
@@ -82,14 +56,11 @@ class Life:
         self.helper: Helper | None = None
         self.step: Callable[[float], None] | None = self._queued
         self.gpus: list[dict[str, Any]] = []
-        self.restarts = 0
+        self.restarts = int(self.state.get("restarts") or 0)
         self.port_tries = 0
         self.oom_before = oom_kills()
-        self._dirty = True
         self._due: dict[str, float] = {}
         self._since = 0.0
-        self._cpu: tuple[float, float] | None = None
-        self._cpu_used: float | None = None
         self._wake_read, self._wake_write = os.pipe()
 
     # The loop.
@@ -103,13 +74,13 @@ class Life:
         for number in (signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        self._save()
+        self.state.save()
         while self.step is not None:
             now = time.monotonic()
             self._commands(now)
             if self.step is not None:
                 self.step(now)
-            self._save()
+            self.state.save()
             if self.step is not None:
                 self._wait()
 
@@ -132,21 +103,6 @@ class Life:
                 pass
         except BlockingIOError:
             pass
-
-    def _set(self, state: str | None = None, **changes: Any) -> None:
-        """Change what `state.json` says; a change of state is also noted in its history, with both clocks."""
-        if state is not None and state != self.state.get("state"):
-            history = [*self.state.get("history", []), {"state": state, "at": time.time(), "up": time.monotonic()}]
-            self.state.update(state=state, history=history[-50:])
-            self._dirty = True
-        for key, value in changes.items():
-            if self.state.get(key) != value:
-                self.state[key] = value
-                self._dirty = True
-
-    def _save(self) -> None:
-        if self._dirty:
-            self._dirty = not files.write_json(f"{self.folder}/state.json", self.state)
 
     def _every(self, what: str, seconds: float, now: float) -> bool:
         if now < self._due.get(what, 0.0):
@@ -178,20 +134,20 @@ class Life:
     # Queued.
 
     def _queued(self, now: float) -> None:
-        self._set("queued")
+        self.state.set("queued")
         wanted = self.given.get("min_free_gib")
         if wanted:
             free = self._free_gib(now)
             if free is None or free < wanted:
                 said = "" if free is None else f" ({free:.1f} now)"
-                self._set(phase=f"waiting for {wanted:g} GiB free{said}")
+                self.state.set(phase=f"waiting for {wanted:g} GiB free{said}")
                 self.start_locks.release()
                 return
         taken = self.start_locks.acquire()
         if taken is not None:
             other = locks.holder_of(taken).get("name") or "another server"
             label = (self.given.get("lock_labels") or {}).get(taken, taken)
-            self._set(phase=f"waiting for {other} to start on {label}")
+            self.state.set(phase=f"waiting for {other} to start on {label}")
             return
         self._start(now)
 
@@ -210,7 +166,7 @@ class Life:
         argv = self._claimed_argv()
         if argv is None:
             return
-        self._set("starting", phase="starting the process", argv=argv, exit_code=None, ended_at=None, reason="")
+        self.state.set("starting", phase="starting the process", argv=argv, exit_code=None, ended_at=None, reason="")
         try:
             output = self.log.open_for_child()
         except OSError as error:
@@ -228,8 +184,8 @@ class Life:
         self.group = Group(self.folder, pid, proc.start_ticks if proc else 0, self.boot, child=True)
         self._since = now
         server = {"pid": pid, "start_ticks": self.group.ticks, "boot_id": self.boot}
-        self._set(server=server, phase="loading", started_at=time.time())
-        self._save()
+        self.state.set(server=server, phase="loading", started_at=time.time())
+        self.state.save()
         self._watch()
 
     def _claimed_argv(self) -> list[str] | None:
@@ -243,16 +199,15 @@ class Life:
         if claimed is None and not fixed:
             claimed = locks.claim_port(host, None, self.holder)
         if claimed is None:
-            self._end("failed", f"port {port} is taken by {self._who_has(int(port))}" if fixed else "no port is free")
+            self._end("failed", f"port {port} is taken by {who_has(int(port))}" if fixed else "no port is free")
             return None
         self.port_lock = claimed[1]
-        self._set(port=claimed[0], url=url_of(host, claimed[0], bool(self.given.get("tls"))))
+        self.state.set(port=claimed[0], url=url_of(host, claimed[0], bool(self.given.get("tls"))))
         return with_port(argv, int(port), claimed[0])
 
     def _watch(self) -> None:
-        host = self.given.get("host") or "127.0.0.1"
         self.vitals = Vitals(
-            {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host),
+            near_host(self.given.get("host") or ""),
             int(self.state.get("port") or 0),
             model=self.given.get("model") or "",
             api_key=os.environ.get("VLLM_API_KEY"),
@@ -260,13 +215,6 @@ class Life:
             every=self.every,
         )
         self.step = self._starting
-
-    def _who_has(self, port: int) -> str:
-        other = procfs.owner_of_port(port)
-        if other is not None:
-            return f"pid {other.pid} ({other.comm})"
-        name = locks.holder_of(f"port-{port}").get("name")
-        return f"server {name}" if name else "another program"
 
     # Starting and running.
 
@@ -292,27 +240,27 @@ class Life:
             self._begin_end(now, self.every["stop_timeout_s"], state="failed", reason=reason)
         elif self.vitals.exchange is not None:
             self.vitals.step_start(now)
-            self._set(phase=self.vitals.phase or self.state.get("phase", ""))
+            self.state.set(phase=self.vitals.phase or self.state.get("phase", ""))
         elif self._every("port", self.every["probe_s"] / 2, now):
             ours = self.group.owns_port(self.vitals.port)
             if ours is False:
                 self._stolen(now)
             elif ours:
                 self.vitals.step_start(now)
-                self._set(phase=self.vitals.phase or "listening")
+                self.state.set(phase=self.vitals.phase or "listening")
             else:
-                self._set(phase="loading")
+                self.state.set(phase="loading")
         if self.vitals.ready:
             self.group.scan(look_at_segments=True)
             self.start_locks.release()
-            self._set("ready", phase="", reason="", ready_at=time.time(), start_s=round(now - self._since, 2))
+            self.state.set("ready", phase="", reason="", ready_at=time.time(), start_s=round(now - self._since, 2))
             self._since = now
             self.step = self._running
 
     def _stolen(self, now: float) -> None:
         """Somebody else listens on the port, alone or beside the server: what answers there proves nothing."""
-        port = int(self.state["port"])
-        reason = f"port {port} is taken by {self._who_has(port)}"
+        port = int(self.state.get("port"))
+        reason = f"port {port} is taken by {who_has(port)}"
         self._begin_end(now, self.every["stop_timeout_s"], state="failed", reason=reason, again=self._other_port())
 
     def _other_port(self) -> str:
@@ -325,31 +273,22 @@ class Life:
     def _running(self, now: float) -> None:
         if not self._look(now, self.every["scan_rest_s"]):
             return
+        assert self.group is not None
         assert self.vitals is not None
         self.vitals.step_running(now)
         if self.vitals.trouble:
-            self._set("unresponsive", reason=self.vitals.trouble)
+            self.state.set("unresponsive", reason=self.vitals.trouble)
             if self._every("cpu", self.every["retry_s"], now):
-                self._set(cpu_pct=self._cpu_pct(now))
+                self.state.set(cpu_pct=self.group.cpu_pct(now))
         else:
-            self._set("ready", reason="", cpu_pct=None)
+            self.state.set("ready", reason="", cpu_pct=None)
         if now - self._since > self.every["restart_forgive_s"]:
             self.restarts = 0
         self._sample_gpus(now, self.every["gpu_s"])
         if self.vitals.record is not None:
-            row = {"t": round(time.time(), 1), "cpu_pct": self._cpu_pct(now), **self.vitals.record}
+            row = {"t": round(time.time(), 1), "cpu_pct": self.group.cpu_pct(now), **self.vitals.record}
             self.vitals.record = None
             files.append_line(f"{self.folder}/metrics.jsonl", {**row, **({"gpus": self.gpus} if self.gpus else {})})
-
-    def _cpu_pct(self, now: float) -> float | None:
-        """CPU use of the group over the last half second or more, in percent of one core; None at first."""
-        assert self.group is not None
-        if self._cpu is None or now - self._cpu[0] >= 0.5:
-            used = procfs.cpu_seconds(self.group.scan().values())
-            if self._cpu is not None:
-                self._cpu_used = round(max(0.0, used - self._cpu[1]) / (now - self._cpu[0]) * 100, 1)
-            self._cpu = (now, used)
-        return self._cpu_used
 
     def _sample_gpus(self, now: float, every_s: float) -> None:
         if self.helper is not None:
@@ -364,18 +303,18 @@ class Life:
     def _died(self, now: float) -> None:
         """The main process ended although nobody asked."""
         assert self.group is not None
-        before, code = str(self.state.get("state")), self.group.exit_code
+        before, code = self.state.state, self.group.exit_code
         if code is None:
             how = "ended, how is unknown"
         else:
             how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
         reason = f"the server {how} while {'loading' if before == 'starting' else before}"
         tail = self.log.tail()
-        self._set(exit_code=code)
+        self.state.set(exit_code=code)
         again = ""
         if before == "starting" and any(all(part in line for part in ADDRESS_IN_USE) for line in tail[-60:]):
             again = self._other_port()
-        elif before in ("ready", "unresponsive") and self.restarts < self.every["restart_limit"]:
+        elif before in ("ready", "unresponsive") and self._may_restart():
             again = "restart"
         if again != "port":
             incident = write_incident(
@@ -390,8 +329,13 @@ class Life:
                 since_s=self.group.ticks / procfs.CLOCK_TICKS,
                 oom_kills_before=self.oom_before,
             )
-            self._set(incident=incident)
+            self.state.set(incident=incident)
         self._begin_end(now, self.every["survivors_s"], state="failed", reason=reason, again=again)
+
+    def _may_restart(self) -> bool:
+        # A keeper that adopted the server may not have its secrets; without them it would be another server.
+        has_secrets = all(name in os.environ for name in self.given.get("secret_env") or {})
+        return has_secrets and self.restarts < self.every["restart_limit"]
 
     def _begin_end(self, now: float, timeout_s: float, *, state: str, reason: str, again: str = "") -> None:
         assert self.group is not None
@@ -413,7 +357,7 @@ class Life:
             gpu_uuids=self.uuids,
         )
         if self.ending.main_was_alive:
-            self._set("stopping", reason="" if state == "stopped" else reason)
+            self.state.set("stopping", reason="" if state == "stopped" else reason)
         self.step = self._ending
 
     def _ending(self, now: float) -> None:
@@ -422,29 +366,29 @@ class Life:
         assert group is not None
         self.log.look()
         over = ending.step(now)
-        self._set(phase=ending.phase)
+        self.state.set(phase=ending.phase)
         if not over:
             return
         if group.exit_code is not None:
-            self._set(exit_code=group.exit_code)
-        self._set(removed_segments=ending.removed)
+            self.state.set(exit_code=group.exit_code)
+        self.state.set(removed_segments=ending.removed)
         self.ending = self.group = self.vitals = None
         if not ending.again:
             self._end(ending.state, ending.reason)
             return
         self._let_go()
         # Both states at once: nobody must take a start that goes on for one that failed.
-        self._set("failed", reason=ending.reason, ended_at=time.time(), server=None)
+        self.state.set("failed", reason=ending.reason, ended_at=time.time(), server=None)
         if ending.again == "port":
             self.log.note(f"{ending.reason}: trying another port")
-            self._set("queued", phase="trying another port")
+            self.state.set("queued", phase="trying another port")
             self.step = self._queued
             return
         self.restarts += 1
         wait_s = self.every["restart_backoff_s"] * 2 ** (self.restarts - 1)
         said = f"restart {self.restarts} of {self.every['restart_limit']} in {wait_s:.0f} s"
         self.log.note(f"{ending.reason}: {said}")
-        self._set("queued", phase=said, restarts=self.restarts)
+        self.state.set("queued", phase=said, restarts=self.restarts)
         self._since = now + wait_s
         self.step = self._backing_off
 
@@ -456,14 +400,14 @@ class Life:
 
     def _end(self, state: str, reason: str) -> None:
         self._let_go()
-        self._set(state, reason=reason, phase="", ended_at=time.time(), cpu_pct=None)
+        self.state.set(state, reason=reason, phase="", ended_at=time.time(), cpu_pct=None)
         self.step = None
 
     def adopt(self) -> None:
         """Take over a server whose keeper is gone: nothing of it can be waited for, so it is watched by pid."""
-        server, before = self.state.get("server") or {}, str(self.state.get("state"))
+        server, before = self.state.get("server") or {}, self.state.state
         pid = int(server.get("pid") or 0)
-        self._set(adopted=True)
+        self.state.set(adopted=True)
         if not pid or server.get("boot_id") != self.boot:
             self._end("failed", "the machine was restarted" if pid else "its keeper was killed before the server began")
             return
@@ -471,7 +415,7 @@ class Life:
         self.log.watch()
         self._since = now = time.monotonic()
         if self.state.get("port"):
-            self.port_lock = locks.try_lock(f"port-{self.state['port']}", self.holder) or -1
+            self.port_lock = locks.try_lock(f"port-{self.state.get('port')}", self.holder) or -1
         self._watch()
         if before == "starting":
             self.start_locks.acquire()
@@ -480,20 +424,3 @@ class Life:
         elif self.vitals is not None:
             self.vitals.ready = True
             self.step = self._running
-
-
-def with_port(argv: list[str], old: int, new: int) -> list[str]:
-    """The arguments with another value for `--port`."""
-    changed = list(argv)
-    for index, item in enumerate(argv):
-        if item == f"--port={old}":
-            changed[index] = f"--port={new}"
-        elif item == "--port" and index + 1 < len(argv):
-            changed[index + 1] = str(new)
-    return changed
-
-
-def url_of(host: str, port: int, tls: bool) -> str:
-    """The address at which this machine reaches a server bound to `host`."""
-    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    return f"{'https' if tls else 'http'}://{name}:{port}"
