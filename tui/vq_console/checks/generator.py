@@ -65,7 +65,7 @@ class LoadGenerator:
         try:
             self._process.stdin.write(json.dumps(value).encode() + b"\n")
             self._process.stdin.flush()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise CheckError("the load generator has ended", f"See its log {self._log.name}.") from error
 
     def server(self, name: str, endpoint: Endpoint) -> None:
@@ -92,7 +92,7 @@ class LoadGenerator:
         told_stop = False
         while True:
             if cancelled() and not told_stop:
-                self._tell({"command": "stop"})
+                self._tell({"command": "stop", "block": order.block})
                 told_stop = True
             try:
                 event = self._events.get(timeout=0.1)

@@ -117,18 +117,19 @@ class _Comparison:
         try:
             self._pairs(plan)
         finally:
+            seconds = round(self._spent(), 2)
             for level, end in self._ends.items():
                 if end == OPEN:
                     self._ends[level] = CANCELLED
             self._notes += run_notes(list(read_records(self._bench.folder)))
-            self._keep(plan)
+            self._keep(plan, seconds)
         return make_result(
             self._blocks,
             plan,
             self._settings,
             self._ends,
             flags=self._notes,
-            seconds=self._spent(),
+            seconds=seconds,
             extra=self._extra(),
         )
 
@@ -148,11 +149,12 @@ class _Comparison:
                 f"{self._bench.folder} holds a latency run with other settings",
                 "Continue it with its own settings, or give another folder; thresholds are fixed before a run.",
             )
-        self._spent_before = float(value.get("seconds") or 0.0)
         self._blocks = measure_folder(self._bench.folder, self._slo)
+        # A killed run wrote no total; its blocks say at least how long it worked.
+        self._spent_before = max(float(value.get("seconds") or 0.0), sum(block.seconds for block in self._blocks))
         return value
 
-    def _keep(self, plan: LatencyPlan) -> None:
+    def _keep(self, plan: LatencyPlan, seconds: float = 0.0) -> None:
         write_json(
             self._plan_file,
             {
@@ -170,7 +172,7 @@ class _Comparison:
                 },
                 "ends": {str(level): end for level, end in self._ends.items()},
                 "notes": [flag.to_json() for flag in self._notes],
-                "seconds": round(self._spent(), 2),
+                "seconds": seconds,
                 "extra": self._extra(),
             },
         )

@@ -26,6 +26,8 @@ from vq_console.checks.statistics import (
 
 OPEN, DECIDED, CAP, BUDGET, CANCELLED = "open", "decided", "cap", "budget", "cancelled"
 _CORRELATED = 0.3
+_NEVER = 1e-12
+"""An error level at which the anytime rule cannot decide with the few pairs of any run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,8 @@ def decide(
 
     `end` says why no further pair comes (`open` while more may). A budget or a cancellation that ends a run does not
     depend on the data, so it counts as the cap. Below the least number of pairs no word is given; an interval then is
-    the ordinary one, and only when the run is over.
+    the ordinary one, and only when the run is over. Where least and most are the same number nobody looks before the
+    end, so the whole error budget goes to the ordinary t interval there.
     """
     n = len(differences)
     over = end in {CAP, BUDGET, CANCELLED}
@@ -113,20 +116,28 @@ def decide(
             return Decision("continue" if end == OPEN else "inconclusive", None, n), ""
         return Decision("inconclusive", ratio_interval(differences).interval, n), "fixed"
     units, quads = units_of(differences)
+    fixed = settings.pairs_min >= settings.pairs_cap
+    spent = settings.alpha_run + settings.alpha_cap
+    if fixed:
+        alphas = (_NEVER, spent)
+    elif primary or over:
+        alphas = (settings.alpha_run, settings.alpha_cap)
+    else:
+        # A secondary endpoint does not decide when to stop; all of its error budget goes to one look.
+        alphas = (spent, settings.alpha_cap)
     decision = latency_decision(
         units,
         cap=len(units) if over else 10**9,
         minimum=min(settings.pairs_min, len(units)) if over else settings.pairs_min,
         equivalence=math.log(1 + settings.equivalence),
-        # A secondary endpoint does not decide when to stop; all of its error budget goes to one look.
-        alpha_run=settings.alpha_run if primary or over else settings.alpha_run + settings.alpha_cap,
-        alpha_cap=settings.alpha_cap,
+        alpha_run=alphas[0],
+        alpha_cap=alphas[1],
         higher_is_better=metric == "throughput",
     )
     word = decision.word
     if word == "continue" and end != OPEN:
         word = "inconclusive"
-    rule = ("cap" if over else "anytime") + (" on quads" if quads else "")
+    rule = ("fixed" if fixed and over else "cap" if over else "anytime") + (" on quads" if quads else "")
     return Decision(word, decision.interval, n), rule
 
 

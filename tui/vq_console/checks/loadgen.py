@@ -4,7 +4,8 @@ Reads one JSON command per line from standard input, writes one JSON event per l
 raw records to a file. Ends with its standard input. It computes no latency figure: it stamps, keeps and reports how
 well it could keep time itself.
 
-Commands: {"command": "server", "name", "url", "headers"}, {"command": "block", …BlockOrder}, {"command": "stop"}.
+Commands: {"command": "server", "name", "url", "headers"}, {"command": "block", …BlockOrder},
+{"command": "stop", "block"}.
 Events: {"event": "tick"|"done"|"error", …}.
 """
 
@@ -123,6 +124,11 @@ class Block:
         self.complete = 0
 
     @property
+    def name(self) -> str:
+        """The block's name in the records."""
+        return self._order.block
+
+    @property
     def reads(self) -> int:
         """How many reads came in so far; a sign of life, not a token count."""
         live = sum(len(exchange.reads) for exchange in self._live.values())
@@ -185,17 +191,19 @@ class Block:
         """Return when all tasks ended, when the block is stopped, or after `most_s`."""
 
         async def everything() -> None:
-            await asyncio.gather(*tasks)
+            # `wait`, not `gather`: giving up on this must not cancel the streams, which still have to drain.
+            await asyncio.wait(tasks)
 
         async def stopped() -> None:
             await self._stopping.wait()
 
         waits = {asyncio.create_task(everything()), asyncio.create_task(stopped())}
-        done, pending = await asyncio.wait(waits, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
-        for task in pending:
-            task.cancel()
-        for task in done:
-            task.result()
+        _, pending = await asyncio.wait(waits, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
+        for waiting in pending:
+            waiting.cancel()
+        for task in tasks:
+            if task.done():
+                task.result()
 
     async def _first_tokens(self, most_s: float) -> None:
         """Let what is in flight reach its first token, so that slow first tokens are not lost from the sample."""
@@ -315,14 +323,16 @@ class Generator:
         self._servers: dict[str, tuple[str, dict[str, str]]] = {}
         self._connections: dict[str, list[Connection]] = {}
         self._block: Block | None = None
+        self._stopped: set[str] = set()
 
     def server(self, command: Mapping[str, Any]) -> None:
         """Learn a server's address and headers; keys come by this pipe, never by argv or file."""
         self._servers[str(command["name"])] = (str(command["url"]), dict(command.get("headers") or {}))
 
-    def stop(self) -> None:
-        """Cut the running block."""
-        if self._block is not None:
+    def stop(self, block: str) -> None:
+        """Cut a block, also one that has not begun yet."""
+        self._stopped.add(block)
+        if self._block is not None and self._block.name == block:
             self._block.stop()
 
     async def block(self, order: BlockOrder) -> dict[str, Any]:
@@ -332,6 +342,8 @@ class Generator:
         while len(have) < order.concurrency:
             have.append(Connection(url, headers))
         self._block = Block(order, have[: order.concurrency])
+        if order.block in self._stopped:
+            self._block.stop()
         ticks = asyncio.create_task(self._tick(self._block))
         try:
             outcome = await self._block.run()
@@ -388,7 +400,7 @@ async def main() -> int:
             if command["command"] == "server":
                 generator.server(command)
             elif command["command"] == "stop":
-                generator.stop()
+                generator.stop(str(command["block"]))
             elif command["command"] == "block":
                 running = asyncio.create_task(work(order_from_json(command)))
     finally:

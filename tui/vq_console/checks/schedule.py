@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vq_console.checks.latency_settings import LatencySettings
@@ -118,14 +118,14 @@ def shape_level(
 ) -> Level:
     """The blocks of one level: a few requests at concurrency 1, else ramp and steady window.
 
-    Streams start spread over one lifetime, so that they do not move in step; the window opens when half of the first
-    wave has ended (1.5 lifetimes) and covers at least two lifetimes.
+    Streams start spread over half a lifetime, so that they do not move in step; the window opens when half of the
+    first wave has ended (after 1.25 lifetimes) and covers at least two lifetimes.
     """
     if concurrency == 1:
         return Level(1, lifetime_s, requests_per_stream=settings.single_requests)
     wanted = max(2.0, lifetimes if lifetimes is not None else settings.window_lifetimes)
     window = max(settings.window_min_s, wanted * lifetime_s)
-    return Level(concurrency, lifetime_s, stagger_s=lifetime_s, ramp_s=1.5 * lifetime_s, window_s=window)
+    return Level(concurrency, lifetime_s, stagger_s=0.5 * lifetime_s, ramp_s=1.25 * lifetime_s, window_s=window)
 
 
 def candidate_levels(settings: LatencySettings, *, cpu: bool) -> tuple[tuple[int, ...], ...]:
@@ -143,37 +143,42 @@ def warmup_s(settings: LatencySettings, lifetimes: Sequence[float]) -> float:
 
 
 def choose_plan(settings: LatencySettings, probes: Sequence[ProbeTimes], *, cpu: bool, left_s: float) -> LatencyPlan:
-    """The longest prompts and highest levels of which the least number of pairs, and two more, fit into `left_s`.
+    """The longest prompts and highest levels of which the least number of pairs fits into `left_s`, with two to spare.
 
-    Where nothing fits the shortest is taken; the caller then says that the budget ends the run early.
+    Shorter requests come before fewer pairs to spare, and those before single requests at concurrency 1. Where nothing
+    fits the shortest is taken; the caller then says that the budget ends the run early.
     """
-    last: LatencyPlan | None = None
-    pairs = settings.pairs_min + _SPARE_PAIRS
-    for prompt, output in settings.lengths:
-        for levels in candidate_levels(settings, cpu=cpu):
-            lifetimes = [
-                max(expected_lifetime(probe, prompt, output, level, cpu=cpu) for probe in probes) for level in levels
-            ]
-            for window in dict.fromkeys((settings.window_lifetimes, 2.0)):
-                shaped = tuple(
-                    shape_level(settings, level, lifetime, lifetimes=window)
-                    for level, lifetime in zip(levels, lifetimes, strict=True)
-                )
-                last = LatencyPlan(prompt, output, shaped, settings.budget_s, settings.seed)
-                if pairs * last.pair_s + warmup_s(settings, lifetimes) <= left_s:
-                    return last
-    assert last is not None
-    return last
+    shortest: LatencyPlan | None = None
+    for spare, single in ((_SPARE_PAIRS, settings.single_requests), (0, settings.single_requests), (0, 1)):
+        shape = replace(settings, single_requests=single)
+        for prompt, output in settings.lengths:
+            for levels in candidate_levels(settings, cpu=cpu):
+                lifetimes = {
+                    level: max(expected_lifetime(probe, prompt, output, level, cpu=cpu) for probe in probes)
+                    for level in levels
+                }
+                warm = warmup_s(settings, list(lifetimes.values()))
+                for window in dict.fromkeys((settings.window_lifetimes, 2.0)):
+                    shaped = tuple(shape_level(shape, level, lifetimes[level], lifetimes=window) for level in levels)
+                    plan = LatencyPlan(prompt, output, shaped, settings.budget_s, settings.seed)
+                    if (settings.pairs_min + spare) * plan.pair_s + warm <= left_s:
+                        return plan
+                    if shortest is None or plan.pair_s < shortest.pair_s:
+                        shortest = plan
+    assert shortest is not None
+    return shortest
 
 
 def refine_plan(
     settings: LatencySettings, plan: LatencyPlan, seen_lifetimes: Mapping[int, float], left_s: float
 ) -> LatencyPlan:
     """The plan with windows for the lifetimes that the warm-up showed, shortened to two where time is short."""
+    single = next((level.requests_per_stream for level in plan.levels if level.requests_per_stream is not None), None)
+    shape = replace(settings, single_requests=single or settings.single_requests)
     for window in dict.fromkeys((settings.window_lifetimes, 2.0)):
         levels = tuple(
             shape_level(
-                settings,
+                shape,
                 level.concurrency,
                 seen_lifetimes.get(level.concurrency, level.lifetime_s),
                 lifetimes=window,

@@ -22,6 +22,7 @@ LAG_SHARE_OF_TPOT = 0.1
 CPU_SHARE = 0.8
 CLOCK_SHARE = 0.03
 OTHER_LOAD_SHARE = 0.01
+CONCURRENCY_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ def _generator(facts: BlockFacts, tpot_s: float | None, in_flight: float | None)
         out.append(Flag("generator-lag", f"p99 {facts.lag_p99_ms:.1f} ms, allowed {limit:.1f} ms"))
     if facts.client_cpu is not None and facts.client_cpu > CPU_SHARE:
         out.append(Flag("generator-busy", f"{facts.client_cpu * 100:.0f} % of a core"))
-    if in_flight is not None and abs(in_flight - facts.concurrency) > 0.1 * facts.concurrency:
+    if in_flight is not None and abs(in_flight - facts.concurrency) > CONCURRENCY_SHARE * facts.concurrency:
         out.append(Flag("concurrency-not-reached", f"{in_flight:.1f} in flight, {facts.concurrency} asked"))
     return out
 
