@@ -35,7 +35,7 @@ class VqConsole(App[int]):
 
     TITLE = "vq-console"
     CSS_PATH = "console.tcss"
-    MODES: ClassVar[dict[str, type[Screen[object]]]] = {  # type: ignore[assignment]
+    MODES = {  # noqa: RUF012  Textual declares it as a plain class attribute
         "servers": ServersScreen,
         "profiles": ProfilesScreen,
         "logs": LogsScreen,

@@ -1,4 +1,4 @@
-"""Small plots as lines of text: pair forest, KLD bands, bars, sparklines. Pure; every function takes a width in cells."""
+"""Small plots as lines of text: pair forest, KLD bands, bars, sparklines. Pure; widths are in cells."""
 
 from __future__ import annotations
 

@@ -236,7 +236,8 @@ def facts_text(server: ServerSnapshot) -> Text:
         rows.append(
             (
                 f"{row['kind']}",
-                f"{mark}expected {row.get('expected') or DASH}, runs {row.get('selected') or DASH} ({row.get('grade')})",
+                f"{mark}expected {row.get('expected') or DASH}, "
+                f"runs {row.get('selected') or DASH} ({row.get('grade')})",
             )
         )
     rows.append(("attention", str(facts.get("attention_backend") or DASH)))
@@ -287,7 +288,8 @@ def problem_text(server: ServerSnapshot) -> Text:
         if row.get("alarm"):
             text.append("▲ runs another kernel than expected\n", style="bold yellow")
             text.append(
-                f"{row['kind']}: expected {row['expected']}, runs {row['selected']} ({row['grade']}). {row.get('detail') or ''}\n"
+                f"{row['kind']}: expected {row['expected']}, runs {row['selected']} ({row['grade']}). "
+                f"{row.get('detail') or ''}\n"
             )
     if problem is not None:
         text.append(f"▲ {problem.get('title')}\n", style="yellow")

@@ -1,4 +1,4 @@
-"""A/B: pick two arms, look at answers side by side, measure, read the verdict. Routes; decides nothing about numbers."""
+"""A/B: pick two arms, look at answers side by side, measure, read the verdict. Decides nothing about numbers."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ class AbScreen(ConsoleScreen):
 
     MODE = "ab"
     HELP_TEXT = (
-        "Compare two ways of serving. An arm is a profile (it is started and stopped for you), a running server or a URL.\n"
-        "Live shows one prompt answered by both and where they part. Quick and Standard measure in interleaved blocks and\n"
-        "end in a verdict with its interval; B is judged against A, so put the 16-bit arm first or name it as baseline.\n"
-        "The measuring runs in a process of its own: leave this screen or the console, it goes on."
+        "Compare two ways of serving. An arm is a profile (it is started and stopped for you), a running "
+        "server or a URL. Live shows one prompt answered by both and where they part. Quick and Standard "
+        "measure in interleaved blocks and end in a verdict with its interval; B is judged against A, so put "
+        "the 16-bit arm first or name it as baseline. The measuring runs in a process of its own: leave this "
+        "screen or the console, it goes on."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("g", "run('quick')", "Quick check"),
@@ -144,8 +145,9 @@ class AbScreen(ConsoleScreen):
         """Show a run, live or finished."""
         self._tail = RunTail(folder)
         self._announced = False
-        for pane in (LatencyPane, QualityPane, VerdictPane):
-            self.query_one(pane).clear()
+        self.query_one(LatencyPane).clear()
+        self.query_one(QualityPane).clear()
+        self.query_one(VerdictPane).clear()
         self._tail.poll()
         self.show_run(self._tail)
 

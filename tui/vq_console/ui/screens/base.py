@@ -40,6 +40,12 @@ class ConsoleScreen(Screen[None]):
         """The widgets between bar and footer."""
         yield from ()
 
+    def on_resize(self) -> None:
+        """Narrow and low terminals get a class each, so that the style sheet decides what they leave out."""
+        self.set_class(self.size.width < 110, "-narrow")
+        self.set_class(self.size.height < 32, "-low")
+        self._seen_version = -1
+
     def on_mount(self) -> None:
         self._pump = self.set_interval(1 / self.PUMP_HZ, self.pump)
 

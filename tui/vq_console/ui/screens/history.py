@@ -25,7 +25,8 @@ from vq_console.ui.widgets.dialogs import Ask, Choose, Confirm
 from vq_console.ui.widgets.results import verdict_text
 
 EMPTY = (
-    "No run yet.\n\nA comparison on 4 A/B is kept here with every sample, and can be opened, tagged, compared and shared.\n"
+    "No run yet.\n\nA comparison on 4 A/B is kept here with every sample:\n"
+    "it can be opened, tagged, compared and shared.\n"
     "Without an engine: `vq-console demo --simulated` in a shell shows one in a minute."
 )
 
@@ -36,9 +37,9 @@ class HistoryScreen(ConsoleScreen):
     MODE = "history"
     PUMP_HZ = 1.0
     HELP_TEXT = (
-        "Every comparison that was made, newest first. Enter opens it on the A/B screen as it was. d compares it with an\n"
-        "earlier run of the same pair: the check before and after an engine upgrade. e writes a bundle that another\n"
-        "console imports (vq-console history import FILE)."
+        "Every comparison that was made, newest first. Enter opens it on the A/B screen as it was. d compares "
+        "it with an earlier run of the same pair: the check before and after an engine upgrade. e writes a "
+        "bundle that another console imports (vq-console history import FILE)."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "Open", show=False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import ClassVar
 
@@ -28,9 +29,9 @@ class LogsScreen(ConsoleScreen):
     MODE = "logs"
     PUMP_HZ = 15.0
     HELP_TEXT = (
-        "The log of a server, or of any vLLM anywhere: o opens a file. The explanation on the right names the root cause,\n"
-        "its line and what to do; g jumps there. / searches (regular expression), n and N move between matches.\n"
-        "v and m narrow by level and process. End follows what is written."
+        "The log of a server, or of any vLLM anywhere: o opens a file. The explanation on the right names the "
+        "root cause, its line and what to do; g jumps there. / searches (regular expression), n and N move "
+        "between matches. v and m narrow by level and process. End follows what is written."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "search", "Search", key_display="/"),
@@ -83,6 +84,7 @@ class LogsScreen(ConsoleScreen):
 
     def open_log(self, path: str) -> None:
         """Show a file from its end; a file that cannot be read is said and nothing changes."""
+        path = os.path.expanduser(path)
         try:
             buffer = LogBuffer(path)
         except OSError as error:
@@ -109,8 +111,9 @@ class LogsScreen(ConsoleScreen):
         from vq_console.logs.explain import explain_path
 
         try:
-            explanation = await asyncio.to_thread(explain_path, path)
-            self._explained_size = Path(path).stat().st_size
+            explanation, self._explained_size = await asyncio.to_thread(
+                lambda: (explain_path(path), os.stat(path).st_size)
+            )
         except OSError as error:
             self.query_one("#explanation-text", Static).update(Text(str(error)))
             return
@@ -267,7 +270,7 @@ class LogsScreen(ConsoleScreen):
         options = [(str(s.record.log), f"{s.record.name} ({s.record.state.value})") for s in servers if s.record.log]
         path = await self.app.push_screen_wait(Choose("Open which log?", options, free=True))
         if path:
-            self.open_log(str(Path(path).expanduser()))
+            self.open_log(path)
 
 
 def explanation_text(explanation: Explanation) -> Text:

@@ -52,9 +52,10 @@ class ProfilesScreen(ConsoleScreen):
     MODE = "profiles"
     PUMP_HZ = 2.0
     HELP_TEXT = (
-        "A profile says how to serve one model. Change it in the form or as TOML (T); the right side says at once what a\n"
-        "launch would run on this machine: kernel and grade, memory, problems and their fix. Nothing is written before\n"
-        "ctrl+s. Ready profiles that come with the console are copied when you save them."
+        "A profile says how to serve one model. Change it in the form or as TOML (T); the right side says at "
+        "once what a launch would run on this machine: kernel and grade, memory, problems and their fix. "
+        "Nothing is written before ctrl+s. Ready profiles that come with the console are copied when you save "
+        "them."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("l", "launch", "Launch"),

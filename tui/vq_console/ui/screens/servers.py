@@ -33,9 +33,9 @@ class ServersScreen(ConsoleScreen):
 
     MODE = "servers"
     HELP_TEXT = (
-        "GPUs with who holds their memory; servers with what was asked for and which kernel really runs.\n"
-        "● ready (one token came out)   ◐ starting   ○ queued: one start at a time per GPU   ✖ failed   ▲ needs a look\n"
-        "Servers go on running when you leave the console."
+        "GPUs with who holds their memory; servers with what was asked for and which kernel really runs. ● "
+        "ready (one token came out)   ◐ starting   ○ queued: one start at a time per GPU   ✖ failed   ▲ needs "
+        "a look Servers go on running when you leave the console."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("l", "launch", "Launch"),
@@ -60,20 +60,16 @@ class ServersScreen(ConsoleScreen):
         yield DataTable[Text](id="servers", cursor_type="row", zebra_stripes=True)
         yield Static(FIRST_RUN, id="first-run", markup=False)
         with Horizontal(id="details"):
-            for name, title in (("facts", "facts"), ("startup", "start-up"), ("problem", "problem")):
+            for name, _title in (("facts", "facts"), ("startup", "start-up"), ("problem", "problem")):
                 with VerticalScroll(id=f"{name}-box", classes="detail"):
                     yield Static(id=name)
         yield Static(id="foot")
 
     def on_mount(self) -> None:
         super().on_mount()
-        self.query_one("#gpus").border_title = "GPUs"
         self.query_one("#servers").border_title = "Servers"
         for name, title in (("facts", "facts"), ("startup", "start-up"), ("problem", "problem")):
             self.query_one(f"#{name}-box").border_title = title
-
-    def on_resize(self) -> None:
-        self._seen_version = -1
 
     @property
     def _ascii(self) -> bool:
@@ -90,6 +86,7 @@ class ServersScreen(ConsoleScreen):
 
     def _show_gpus(self, snapshot: Snapshot) -> None:
         width = max(self.size.width - 4, 20)
+        self.query_one("#gpus").border_title = "GPUs" if snapshot.gpus else "this machine"
         lines: list[Text] = []
         servers = [server for server in snapshot.servers if server.record.state in LIVE]
         for gpu in snapshot.gpus:
@@ -239,9 +236,9 @@ class ServersScreen(ConsoleScreen):
             return
         name = server.record.name
         if await self.app.push_screen_wait(Confirm(f"Change the profile of {name} and start it again?", fix["text"])):
-            from vq_console.serving.fixing import fix_server
+            from vq_console.serving.fix import apply_fix, choose_fix
 
-            self._act(f"fixing {name}", lambda: f"{fix_server(name).name} is starting with the fix")
+            self._act(f"fixing {name}", lambda: f"{apply_fix(choose_fix(name))[1].name} is starting with the fix")
 
     @work(exit_on_error=False)
     async def action_forget(self) -> None:

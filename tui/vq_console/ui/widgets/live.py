@@ -80,5 +80,6 @@ def parting_words(parting: Parting) -> str:
 
     return (
         f"part at token {parting.index + 1}: A says {parting.a_token!r} (A {chance(parting.a_of_a)}, B "
-        f"{chance(parting.b_of_a)}), B says {parting.b_token!r} (A {chance(parting.a_of_b)}, B {chance(parting.b_of_b)})"
+        f"{chance(parting.b_of_a)}), B says {parting.b_token!r} (A {chance(parting.a_of_b)}, "
+        f"B {chance(parting.b_of_b)})"
     )

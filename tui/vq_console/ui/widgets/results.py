@@ -135,14 +135,16 @@ def quality_text(quality: Mapping[str, Any], width: int, *, ascii_only: bool = F
         text.append(f"{kld['sequences']} sequences, {kld.get('tokens')} tokens\n", style="dim")
     for task in quality.get("tasks") or ():
         text.append(
-            f"\n{task['name']:24} n {number(task.get('n')):>5}  A {number(task.get('a')):>6}  B {number(task.get('b')):>6}"
+            f"\n{task['name']:24} n {number(task.get('n')):>5}  A {number(task.get('a')):>6}"
+            f"  B {number(task.get('b')):>6}"
             f"  B−A {number(task.get('difference')):>7}  {interval(task.get('ci'))}"
         )
     if quality.get("health"):
         text.append("\n\nhealth: answers with a fault, of all\n", style="bold")
         for item in quality["health"]:
             text.append(
-                f"{item['name']:24} A {number(item.get('a')):>5}  B {number(item.get('b')):>5}  of {number(item.get('n'))}\n"
+                f"{item['name']:24} A {number(item.get('a')):>5}  B {number(item.get('b')):>5}"
+                f"  of {number(item.get('n'))}\n"
             )
     return text
 

@@ -53,7 +53,8 @@ class TopBar(Widget):
         narrow = self.size.width < 70
         text.append(" vq " if narrow else " vq-console ", style="bold")
         if getattr(self.app, "simulated", False):
-            text.append(" SIMULATED ", style="bold reverse")
+            text.append("SIMULATED", style="bold black on yellow")
+            text.append(" ")
         self._spans = []
         for number, (mode, name) in enumerate(NAMES, start=1):
             start = text.cell_len
