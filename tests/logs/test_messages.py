@@ -565,6 +565,35 @@ MESSAGES: Sequence[tuple[str, Made]] = (
         engine("RuntimeError: SM 12.x requires CUDA >= 12.9", ("/x/flashinfer/compilation_context.py", "__init__")),
     ),
     (
+        "kernel-not-available",
+        engine(
+            "RuntimeError: Currently, block scaled fp8 gemm is not implemented for Blackwell",
+            ("/x/vllm/_custom_ops.py", "cutlass_scaled_mm"),
+        ),
+    ),
+    (
+        "kernel-not-available",
+        engine(
+            "ValueError: Marlin does not support weight_bits = uint3b4. Only types = [] are supported (for group_size ="
+            " 128, device_capability = 120, zp = False)."
+        ),
+    ),
+    (
+        "quant-tp-shape-mismatch",
+        engine("RuntimeError: size_k must divisible by BLOCK_SIZE_K", ("/x/vllm/_custom_ops.py", "moe_wna16_gemm")),
+    ),
+    ("kernel-not-available", engine("NotImplementedError: FlashMLA is only supported on Hopper GPUs")),
+    (
+        "backend-override-unsupported",
+        engine(
+            "NotImplementedError: FlashMLA is only supported on Hopper GPUs",
+            asked="{'model': 'a/b', 'attention_backend': 'FLASHMLA'}",
+        ),
+    ),
+    ("driver-too-old", engine("RuntimeError: CUDA driver error: no CUDA-capable device is detected")),
+    ("package-env-broken", engine("AssertionError: Torch not compiled with CUDA enabled")),
+    ("transformers-too-new", engine("AttributeError: 'Qwen2Config' object has no attribute 'rope_theta'")),
+    (
         "transformers-too-new",
         engine("ImportError: cannot import name 'LogitsWarper' from 'transformers' (/x/transformers/__init__.py)"),
     ),

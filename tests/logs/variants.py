@@ -85,6 +85,11 @@ def _docker_json(line: str) -> str:
     return json.dumps({"log": line + "\n", "stream": "stderr", "time": "2026-11-04T15:00:00.123456789Z"})
 
 
+def _cloud(line: str) -> str:
+    """A collector's own level and time in front."""
+    return f"{'ERROR' if 'rror' in line else 'INFO'} 2026-11-04T15:00:00.123456789Z {_colour(line)}"
+
+
 def _inside_another(line: str) -> str:
     """A parent passes on what its children print."""
     return f"(APIServer pid=1) {line}" if line.startswith("(") else line
@@ -188,6 +193,10 @@ SAME_MEANING: Mapping[str, Variant] = {
     "kubectl --prefix": _each(lambda line: f"[pod/vllm-7d9f-abcde/vllm] {line}"),
     "journald": _each(lambda line: f"Nov 04 15:00:00 gpubox vllm[4711]: {line}"),
     "journald, full time": _each(lambda line: f"2026-11-04T15:00:00+0100 gpubox vllm.sh[4711]: {line}"),
+    "journald in December": _each(lambda line: f"Dec  4 15:00:00 gpubox vllm[4711]: {line}"),
+    "cloud": _each(_cloud),
+    "spelt-out colours": _each(lambda line: _colour(line).replace("\x1b", "#033")),
+    "lost escapes": _each(lambda line: _colour(line).replace("\x1b", "")),
     "ts": _each(lambda line: f"[2026-11-04 15:00:00] {line}"),
     "quoted": _each(lambda line: f"> vllm-1  | {line}"),
     "docker desktop": _each(lambda line: f"2026-11-04 15:00:00.681 | {line}"),

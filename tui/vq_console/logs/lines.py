@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from vq_console.logs.model import LogLine
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_SPELT_ANSI = re.compile(r"(?:#033|\^\[|\\x1b|\\u001b|\ufffd)?\[\d{0,3}(?:;\d{1,3})*m")
+"""Colours after a collector took the escape character away or spelt it out."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 _LEVELS = "DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE"
@@ -61,10 +63,14 @@ _CONTAINER = re.compile(
             ),
             r"(?P<pod>\[pod/[\w.\-]+/[\w.\-]+\] )",
             rf"(?P<stamp>\[?{_STAMP}\]? (?:\| )?(?!- ))",
+            rf"(?P<cloud>(?:{_LEVELS}|DEFAULT|NOTICE) {_STAMP} )",
             r"(?P<quote>> )",
         )
     )
 )
+_BARE = ("(", "INFO ", "WARNING ", "ERROR ", "DEBUG ", "CRITICAL ", " ", "\t")
+"""How lines begin that carry no container prefix."""
+_CLOUD = re.compile(rf"(?:{_LEVELS}|DEFAULT|NOTICE) 20\d\d-")
 _SIGNATURE = re.compile(
     rf"\({_NAME} pid=\d+\) |(?:{_LEVELS}) \d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)? "
     rf"(?:\[[^\]\s]+:\d+\]|[\w./<>-]+:\d+\])"
@@ -92,11 +98,13 @@ def parse_line(number: int, raw: str) -> Dated:
     text = raw
     if "\x1b" in text:
         text = _ANSI.sub("", text)
+    elif "m(" in text[:200] or "[0m" in text[:200] or "[0;0m" in text[:200]:
+        text = _SPELT_ANSI.sub("", text)
     if text.startswith('{"'):
         found = _json_line(number, text)
         if found is not None:
             return found
-    if not text or text[0] not in "(EIWDC \t":
+    if not text.startswith(_BARE) or _CLOUD.match(text):
         text = strip_container(text)
     text, process, pid = _processes(text, None, None)
     if "\r" in text:

@@ -42,7 +42,7 @@ _HYBRID = re.compile(r"(?i)qwen3[-_.]?(?:next|5|6|8)|nemotron[-_]?(?:h|3)|jamba|
 
 def stalls(context: Context, lines: list[LogLine]) -> Iterator[Finding]:
     """Why what has not failed does not go on, as far as its last lines tell."""
-    said = [line for line in lines if line.message.strip() and not _IDLE.search(line.message)]
+    said = [line for line in lines if line.message.strip() not in ("", "^C") and not _IDLE.search(line.message)]
     if not said:
         return
     waits: list[LogLine] = []

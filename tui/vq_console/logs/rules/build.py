@@ -56,6 +56,9 @@ RULES = (
     rule("driver-too-old", "Error 803", 70, fixes=_driver),
     rule("driver-too-old", "Found no NVIDIA driver on your system", 60, fixes=_driver),
     rule("driver-too-old", "No CUDA GPUs are available", 44, fixes=_driver),
+    rule("driver-too-old", "no CUDA-capable device is detected", 44, fixes=_driver),
+    rule("driver-too-old", "CUDA driver initialization failed", 44, fixes=_driver),
+    rule("driver-too-old", "CUDA unknown error - this may be due to", 42, fixes=_driver),
     rule("driver-too-old", "Driver/library version mismatch", 74, fixes=_driver),
     rule("no-kernel-image", "no kernel image is available for execution", 82),
     rule("no-kernel-image", "invalid device function", 66),
@@ -224,6 +227,7 @@ RULES = (
     rule("package-env-broken", "dtype size changed", 70),
     rule("package-env-broken", "partially initialized module", 60),
     rule("package-env-broken", "operator torchvision::nms does not exist", 74),
+    rule("package-env-broken", "Torch not compiled with CUDA enabled", 60),
     rule("package-env-broken", "Failed to infer device type", 62),
     rule("package-env-broken", "ResolutionImpossible", 60),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from vq_console.logs.model import Fix
-from vq_console.logs.rules.quantization import other_format
+from vq_console.logs.rules.quantization import other_format, split_fixes
 from vq_console.logs.rules.rule import Hit, remove_args, rule, say, set_args, set_env
 from vq_console.preflight.model import Patch
 
@@ -122,9 +122,35 @@ RULES = (
         "kernel-not-available",
         "is not implemented for",
         45,
-        pattern=r"kernel.*is not implemented for",
+        pattern=r"(?i)(?:kernel|gemm|mm|attention|quant\w*)\b.*is not implemented for",
         fixes=_kernel_fixes,
     ),
+    rule("kernel-not-available", "Expected torch::kInt8", 60, fixes=_kernel_fixes),
+    rule("kernel-not-available", "Marlin does not support", 70, fixes=_kernel_fixes),
+    rule(
+        "backend-override-unsupported",
+        "only supported on",
+        62,
+        pattern=r"(?:Flash\w+|Cutlass\w*|Triton\w*|\w+MLA\w*)(?: backend)? is only supported on",
+        when=lambda hit: hit.context.asked("attention_backend", "linear_backend", "moe_backend") is not None,
+        fixes=_drop_backend,
+    ),
+    rule(
+        "kernel-not-available",
+        "only supported on",
+        60,
+        pattern=r"(?:Flash\w+|Cutlass\w*|Triton\w*|\w+MLA\w*)(?: backend)? is only supported on",
+        fixes=_kernel_fixes,
+    ),
+    rule(
+        "quant-tp-shape-mismatch",
+        "nvalid thread config",
+        71,
+        pattern=r"nvalid thread config",
+        when=lambda hit: int(hit.context.facts.get("tensor_parallel_size") or 1) > 1,
+        fixes=split_fixes,
+    ),
+    rule("kernel-not-available", "nvalid thread config", 70, fixes=_kernel_fixes),
     rule(
         "fp8-kv-unsupported-arch",
         "No valid attention backend found",

@@ -148,6 +148,13 @@ RULES = (
     ),
     rule(
         "transformers-too-new",
+        "has no attribute 'rope_",
+        72,
+        pattern=r"Config' object has no attribute 'rope_(?:theta|scaling)'",
+        fixes=lambda hit: (say("Install the transformers range that this vLLM asks for."), say("Or upgrade vLLM.")),
+    ),
+    rule(
+        "transformers-too-new",
         "cannot import name",
         80,
         pattern=rf"cannot import name '(?:{_REMOVED_IN_5})' from 'transformers",

@@ -112,7 +112,7 @@ def _online_alone(_hit: Hit) -> tuple[Fix, ...]:
     )
 
 
-def _split_fixes(hit: Hit) -> tuple[Fix, ...]:
+def split_fixes(hit: Hit) -> tuple[Fix, ...]:
     facts = hit.context.facts
     size = facts.get("tensor_parallel_size") or hit.context.asked("tensor_parallel_size", "tp")
     fixes: list[Fix] = []
@@ -418,24 +418,24 @@ RULES = (
         pattern=r"targets (?:must be a dict|keys must be strings|key '.*' is not a valid regex|pattern)",
         fixes=_bad_config,
     ),
-    rule("quant-tp-shape-mismatch", "is not divisible by weight quantization block", 90, fixes=_split_fixes),
-    rule("quant-tp-shape-mismatch", "not divisible by group_size", 90, fixes=_split_fixes),
-    rule("quant-tp-shape-mismatch", "not divisible by  min_thread", 88, fixes=_split_fixes),
-    rule("quant-tp-shape-mismatch", "not divisible by min_thread", 88, fixes=_split_fixes),
-    rule("quant-tp-shape-mismatch", "is not aligned with the quantized weight shape", 90, fixes=_split_fixes),
+    rule("quant-tp-shape-mismatch", "is not divisible by weight quantization block", 90, fixes=split_fixes),
+    rule("quant-tp-shape-mismatch", "not divisible by group_size", 90, fixes=split_fixes),
+    rule("quant-tp-shape-mismatch", "not divisible by  min_thread", 88, fixes=split_fixes),
+    rule("quant-tp-shape-mismatch", "not divisible by min_thread", 88, fixes=split_fixes),
+    rule("quant-tp-shape-mismatch", "is not aligned with the quantized weight shape", 90, fixes=split_fixes),
     rule(
         "quant-tp-shape-mismatch",
         "divisible by",
         78,
         pattern=(
             r"(?:size|sizes|width|dim|channels|K|in_features|hidden|partition)\S*[ =(].*(?:(?:must|to) (?:be "
-            r")?(?:evenly )?(?:be )?divisible by|not divisible by|divide both).*(?:group|block|pack|thread|\d)"
+            r")?(?:evenly )?(?:be )?divisible by|not divisible by|divide both).*(?:group|block|BLOCK|pack|thread|\d)"
         ),
-        fixes=_split_fixes,
+        fixes=split_fixes,
         when=lambda hit: "attention heads" not in hit.line.message and "tensor parallel size" not in hit.line.message,
     ),
-    rule("quant-tp-shape-mismatch", "must evenly divide both hidden size", 88, fixes=_split_fixes),
-    rule("quant-tp-shape-mismatch", "in features size is not multiple of 16", 84, fixes=_split_fixes),
+    rule("quant-tp-shape-mismatch", "must evenly divide both hidden size", 88, fixes=split_fixes),
+    rule("quant-tp-shape-mismatch", "in features size is not multiple of 16", 84, fixes=split_fixes),
     rule("quant-ignore-mismatch", "Detected some but not all shards of", 86),
     rule(
         "quant-ignore-mismatch",
