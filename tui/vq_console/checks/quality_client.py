@@ -186,7 +186,9 @@ class Client:
             return self.generate(0, ids, max_tokens=max_tokens, temperature=0.0, seed=0)
         body: dict[str, Any] = {"messages": list(messages), "max_tokens": max_tokens, **self._sampling(0.0, 0)}
         if tools:
-            body["tools"] = [{"type": "function", "function": dict(tool)} for tool in tools]
+            body["tools"] = [
+                dict(tool) if "function" in tool else {"type": "function", "function": dict(tool)} for tool in tools
+            ]
         answer = self._post("/v1/chat/completions", body)
         value = answer.json()
         if not answer.ok or not isinstance(value, dict) or not value.get("choices"):
@@ -203,8 +205,8 @@ class Client:
 def plain_text(messages: Sequence[Message]) -> str:
     """A conversation for a model without a chat template: one message as it is, several with their roles."""
     if len(messages) == 1:
-        return str(messages[0]["content"])
-    lines = [f"{str(message['role']).capitalize()}: {message['content']}" for message in messages]
+        return str(messages[0].get("content") or "")
+    lines = [f"{str(message['role']).capitalize()}: {message.get('content') or ''}" for message in messages]
     return "\n".join(lines) + "\nAssistant:"
 
 
