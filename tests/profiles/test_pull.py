@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 
-from profiles.checkpoints import LLAMA, safetensors_bytes
+from profiles.checkpoints import LLAMA, safetensors_bytes, write_model
 from vq_console.core.errors import ExitCode, MissingError, UsageError, VqError
+from vq_console.engines import starter
 from vq_console.profiles import hub, pull_resume
 from vq_console.profiles.checkpoint import read_checkpoint
 from vq_console.profiles.pull import pull_model, wanted_files
@@ -280,3 +281,12 @@ def test_gguf_needs_a_name() -> None:
         wanted_files(["m-Q4_K_M.gguf"])
     with pytest.raises(UsageError, match="no GGUF file is called Q2"):
         wanted_files(["m-Q4_K_M.gguf"], "Q2")
+
+
+def test_the_starter_model_is_made_not_fetched(vq_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = pull_model("smollm2", dry_run=True, say=silent)
+    assert planned.path is None
+    monkeypatch.setattr(starter, "ensure_starter_model", lambda say: write_model(vq_home / "made"))
+    made = pull_model("smollm2", say=silent)
+    assert made.path == str(vq_home / "made")
+    assert (made.files, made.revision) == (2, None)
