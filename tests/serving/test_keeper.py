@@ -334,6 +334,21 @@ def test_ready_only_after_a_token(bench, tmp_path: Path) -> None:
     bench.until("tiny", "ready")
 
 
+def test_a_sandbox_that_does_not_tell_sockets(bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """There the token must do; nothing may wait for a proof that cannot come."""
+    package = tmp_path / "site" / "sitecustomize.py"
+    package.parent.mkdir()
+    package.write_text(
+        "import sys\n"
+        "if 'vq_console.serving.keeper' in sys.orig_argv:\n"
+        "    from vq_console.serving.keeping import procfs\n"
+        f"    procfs._all_sockets = lambda: open({str(tmp_path / 'asked')!r}, 'w').close() or []\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{package.parent}:{_root()}")
+    assert bench.ready().state is ServerState.READY
+    assert (tmp_path / "asked").exists()
+
+
 def test_a_pooling_model_is_ready_by_its_own_route(bench) -> None:
     assert bench.ready("--no-completions").state is ServerState.READY
 

@@ -128,6 +128,10 @@ def test_a_name_with_spaces_and_parentheses() -> None:
         child.wait()
 
 
+def test_sockets_are_told_here() -> None:
+    assert procfs.can_tell_sockets()
+
+
 def test_segments_are_known_by_inode_even_under_another_name() -> None:
     first = Path("/dev/shm/vq-test-first")
     code = (
@@ -302,6 +306,9 @@ def test_gpu_rows() -> None:
     assert (first["used_mib"], first["power_w"], first["throttle"]) == (96700, 612.11, "0x0000000000000004")
     assert "util_pct" not in second
     assert gpu.read_holders("7741, 6100\n[N/A], 1\n88, 10\n") == {7741, 88}
+    assert gpu.read_gpus("GPU-1, 83, 1, 2, 3.5, 61, 1980")[0]["sm_clock_mhz"] == 1980, (
+        "an older driver lacks the last field"
+    )
     assert gpu.read_gpus(None) == []
     assert gpu.read_holders(None) == set()
     assert gpu.available_ram_gib() > 0.1

@@ -35,10 +35,10 @@ def find_nvidia_smi() -> str | None:
     return None
 
 
-def ask_gpus(tool: str, uuids: list[str], now: float) -> Helper:
-    """Start a sample of these GPUs."""
+def ask_gpus(tool: str, uuids: list[str], now: float, count: int = len(FIELDS)) -> Helper:
+    """Start a sample of these GPUs, of the first `count` fields."""
     return Helper(
-        [tool, f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits", "-i", ",".join(uuids)],
+        [tool, f"--query-gpu={','.join(FIELDS[:count])}", "--format=csv,noheader,nounits", "-i", ",".join(uuids)],
         now=now,
         timeout_s=15,
     )
@@ -49,9 +49,9 @@ def read_gpus(text: str | None) -> list[dict[str, Any]]:
     rows = []
     for line in (text or "").splitlines():
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == len(NAMES):
+        if len(cells) > 1:
             rows.append(
-                {name: value for name, cell in zip(NAMES, cells, strict=True) if (value := _value(cell)) is not None}
+                {name: value for name, cell in zip(NAMES, cells, strict=False) if (value := _value(cell)) is not None}
             )
     return rows
 

@@ -56,9 +56,11 @@ class Life:
         self.helper: Helper | None = None
         self.step: Callable[[float], None] | None = self._queued
         self.gpus: list[dict[str, Any]] = []
+        self.gpu_fields = len(gpu.FIELDS)
         self.restarts = int(self.state.get("restarts") or 0)
         self.port_tries = 0
         self.oom_before = oom_kills()
+        self.tells_sockets = procfs.can_tell_sockets()
         self._due: dict[str, float] = {}
         self._since = 0.0
         self._wake_read, self._wake_write = os.pipe()
@@ -242,7 +244,8 @@ class Life:
             self.vitals.step_start(now)
             self.state.set(phase=self.vitals.phase or self.state.get("phase", ""))
         elif self._every("port", self.every["probe_s"] / 2, now):
-            ours = self.group.owns_port(self.vitals.port)
+            # Where nothing can be told, the claim on the port and the test before the start are all there is.
+            ours = self.group.owns_port(self.vitals.port) if self.tells_sockets else True
             if ours is False:
                 self._stolen(now)
             elif ours:
@@ -293,10 +296,12 @@ class Life:
     def _sample_gpus(self, now: float, every_s: float) -> None:
         if self.helper is not None:
             if self.helper.poll(now):
+                if self.helper.output is None:
+                    self.gpu_fields = len(gpu.FIELDS) - 1  # the last one has two names, by the age of the driver
                 self.gpus = gpu.read_gpus(self.helper.output) or self.gpus
                 self.helper = None
         elif self.tool and self._every("gpu", every_s, now):
-            self.helper = gpu.ask_gpus(self.tool, self.uuids, now)
+            self.helper = gpu.ask_gpus(self.tool, self.uuids, now, self.gpu_fields)
 
     # The end.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -228,6 +229,17 @@ def _links(pid: int) -> list[str]:
     return found
 
 
+def can_tell_sockets() -> bool:
+    """Whether /proc here tells which process has a socket, tried on one of our own; some sandboxes do not."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(("127.0.0.1", 0))
+            probe.listen(1)
+        except OSError:
+            return False
+        return bool(listeners(int(probe.getsockname()[1])) & socket_inodes(os.getpid()))
+
+
 def owner_of_port(port: int) -> Proc | None:
     """The process that listens on `port`, where this user may see it."""
     wanted = listeners(port)
@@ -263,6 +275,12 @@ def shm_inodes(pid: int) -> set[int]:
                 fields = line.split(None, 5)
                 if len(fields) == 6 and fields[3] == wanted:
                     found.add(int(fields[4]))
+                elif len(fields) == 6 and fields[5].startswith(SHM + "/"):
+                    # A sandbox that shows names and no devices.
+                    try:
+                        found.add(os.stat(fields[5].rstrip("\n")).st_ino)
+                    except OSError:
+                        continue
     except OSError:
         pass
     folder = f"/proc/{pid}/fd"
