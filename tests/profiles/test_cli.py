@@ -144,6 +144,12 @@ def test_edit_without_anything_to_do(capsys: Capture) -> None:
     assert "nothing to change" in run(capsys, "profiles", "edit", "x", code=2)["error"]["message"]
 
 
+def test_a_flag_that_nobody_knows_is_said(capsys: Capture) -> None:
+    made = run(capsys, "profiles", "new", "x", "--model", "org/m", "--set", "quantizaton=fp8", "--set", "tp=2")
+    assert made["notes"] == ["the newest vLLM that is known here has no flag quantizaton; did you mean quantization?"]
+    assert run(capsys, "profiles", "edit", "x", "--unset", "quantizaton")["notes"] == []
+
+
 def test_editing_by_hand(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(capsys, "profiles", "new", "x", "--model", "org/m")
     editor = tmp_path / "my editor"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vq_console.commands import profiles_travel as travel
 from vq_console.commands.common import Subparsers, add_command, confirm, emit, say, table
-from vq_console.commands.profiles_show import listed_json, newest_flags, plain, profile_json
+from vq_console.commands.profiles_show import listed_json, newest_flags, plain, profile_json, unknown_flags
 from vq_console.core.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -168,9 +168,10 @@ def run_new(args: argparse.Namespace) -> ExitCode:
         save_profile(profile, path=path)
         profile = replace(profile, path=path)
     if args.json:
-        emit("vq-console/profiles/1", {**profile_json(profile), "notes": draft.notes})
+        notes = [*draft.notes, *unknown_flags(profile)]
+        emit("vq-console/profiles/1", {**profile_json(profile), "notes": notes})
         return ExitCode.DONE
-    for note in draft.notes:
+    for note in [*draft.notes, *unknown_flags(profile)]:
         say(f"· {plain(note)}")
     if path is None:
         print(profile_toml(profile), end="")
@@ -192,10 +193,13 @@ def run_edit(args: argparse.Namespace) -> ExitCode:
         if value is not None:
             patch[f"set_{key}"] = value
     written = apply_patch(path, patch) if any(patch.values()) else _edit_by_hand(path)
+    profile = read_profile(written)
     if args.json:
-        emit("vq-console/profiles/1", profile_json(read_profile(written)))
-    else:
-        say(f"wrote {written}")
+        emit("vq-console/profiles/1", {**profile_json(profile), "notes": unknown_flags(profile)})
+        return ExitCode.DONE
+    for note in unknown_flags(profile):
+        say(f"· {plain(note)}")
+    say(f"wrote {written}")
     return ExitCode.DONE
 
 

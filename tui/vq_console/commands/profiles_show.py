@@ -55,3 +55,21 @@ def plain(text: str) -> str:
     from vq_console.core.text import strip_control
 
     return strip_control(text)
+
+
+def unknown_flags(profile: Profile) -> list[str]:
+    """A sentence for every flag of the profile that no vLLM known here has, with the nearest that it has."""
+    from vq_console.core.text import nearest
+    from vq_console.profiles.arguments import SHORT_FORMS
+    from vq_console.profiles.values import argument_key
+
+    flags = newest_flags() or {}
+    known = {*flags, *SHORT_FORMS, *(argument_key(alias) for flag in flags.values() for alias in flag.aliases)}
+    notes = []
+    for key in profile.args:
+        head = key.partition(".")[0]
+        if flags and head not in known:
+            guess = nearest(head, flags)
+            hint = f"; did you mean {guess}?" if guess else ""
+            notes.append(f"the newest vLLM that is known here has no flag {head}{hint}")
+    return notes
