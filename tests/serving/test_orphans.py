@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from vq_console.core.places import servers_dir
+from vq_console.hardware.model import Gpu, GpuProcess, Host, Machine
 from vq_console.serving import orphans
 from vq_console.serving.keeping import procfs
 from vq_console.serving.keeping.procfs import Proc
@@ -124,6 +125,18 @@ def test_segments_of_dead_servers_are_known_from_records_only(bench) -> None:
     finally:
         ours.unlink(missing_ok=True)
         others.unlink(missing_ok=True)
+
+
+def test_who_else_holds_gpu_memory(bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = bench.ready()
+    held = {os.getpid(): 6100, server.identity.pid: 900, 2**22 - 1: 300}
+    gpu = Gpu(0, processes=tuple(GpuProcess(pid, used_mib=used) for pid, used in held.items()))
+    monkeypatch.setattr("vq_console.hardware.probe.read_machine", lambda **_: Machine(Host("here"), (gpu,)))
+    (stranger,) = orphans.gpu_strangers()
+    assert (stranger.pid, stranger.memory_mib, stranger.gpus, stranger.touchable) == (os.getpid(), 6100, (0,), False)
+    assert reap(stranger).startswith("left alone")
+    (dead,) = [item for item in find_orphans() if item.kind == "gpu-memory"]
+    assert (dead.pid, dead.memory_mib, dead.touchable) == (2**22 - 1, 300, False)
 
 
 def test_what_may_not_be_touched_is_left() -> None:

@@ -295,12 +295,12 @@ def run_logs(args: argparse.Namespace) -> ExitCode:
 def run_reap(args: argparse.Namespace) -> ExitCode:
     """Show what was left behind, and remove it when agreed."""
     from vq_console.core.text import seconds_text
-    from vq_console.serving.orphans import describe, find_orphans, reap
+    from vq_console.serving.orphans import describe, find_orphans, gpu_strangers, reap
     from vq_console.serving.registry import list_servers
     from vq_console.serving.view import server_json
 
-    found = find_orphans()
-    for orphan in found:
+    found, strangers = find_orphans(), gpu_strangers()
+    for orphan in (*found, *strangers):
         where = f"GPU {','.join(map(str, orphan.gpus))}, " if orphan.gpus else ""
         size = f"{orphan.memory_mib:,} MiB, " if orphan.memory_mib is not None else ""
         who = f"{orphan.user or 'unknown'}, pid {orphan.pid}, " if orphan.pid else ""
@@ -318,5 +318,10 @@ def run_reap(args: argparse.Namespace) -> ExitCode:
         say("nothing was left behind")
     if args.json:
         servers = [server_json(record) for record in list_servers()]
-        emit("vq-console/reap/1", {**_servers(servers), "orphans": [o.to_json() for o in found], "reaped": done})
+        told = {
+            "orphans": [orphan.to_json() for orphan in found],
+            "reaped": done,
+            "strangers": [orphan.to_json() for orphan in strangers],
+        }
+        emit("vq-console/reap/1", {**_servers(servers), **told})
     return ExitCode.DONE

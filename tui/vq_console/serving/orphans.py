@@ -29,7 +29,7 @@ KILL_AFTER_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """One thing left behind. `kind` is process, gpu-memory or segment; `why` says how that is known."""
+    """One thing left behind. `kind` is process, gpu-memory, segment or stranger; `why` says how that is known."""
 
     kind: str
     name: str
@@ -59,35 +59,32 @@ class Orphan:
         }
 
 
-def find_orphans() -> tuple[Orphan, ...]:
-    """Everything left behind that this user can see, processes first."""
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """One look at the machine: processes, GPU memory by pid and index, members of kept servers, lost processes."""
+
+    procs: Mapping[int, procfs.Proc]
+    held: Mapping[int, Mapping[int, int | None]]
+    kept: frozenset[int]
+    lost: Mapping[int, str]
+
+
+def _survey() -> _Survey:
     procs = procfs.all_procs()
-    held = _gpu_memory()
     records = list_servers()
     ours = {r.identity.pid for r in records if r.identity and r.state in LIVE and is_alive(r.identity)}
     keepers = {r.keeper.pid for r in records if r.keeper and is_alive(r.keeper)}
-    kept = keepers | ours | procfs.descendants(procs, keepers | ours)
-    found = []
-    lost = orphaned(procs, kept, {pid: command_line(pid) for pid, proc in procs.items() if not is_title(proc.comm)})
-    for pid in sorted(lost):
-        proc = procs[pid]
-        gpus = held.get(pid, {})
-        found.append(
-            Orphan(
-                kind="process",
-                name=strip_control(proc.comm),
-                why=lost[pid],
-                pid=pid,
-                start_ticks=proc.start_ticks,
-                user=user_of(pid),
-                age_s=procfs.age_s(proc.start_ticks),
-                gpus=tuple(sorted(gpus)),
-                memory_mib=_total(gpus.values()),
-                touchable=may_signal(pid),
-            )
-        )
-    for pid, gpus in sorted(held.items()):
-        if pid not in procs or procs[pid].gone:
+    kept = frozenset(keepers | ours | procfs.descendants(procs, keepers | ours))
+    commands = {pid: command_line(pid) for pid, proc in procs.items() if not is_title(proc.comm)}
+    return _Survey(procs, _gpu_memory(), kept, orphaned(procs, kept, commands))
+
+
+def find_orphans() -> tuple[Orphan, ...]:
+    """Everything left behind that this user can see, processes first."""
+    seen = _survey()
+    found = [_process(seen, pid, "process", seen.lost[pid], may_signal(pid)) for pid in sorted(seen.lost)]
+    for pid, gpus in sorted(seen.held.items()):
+        if pid not in seen.procs or seen.procs[pid].gone:
             found.append(
                 Orphan(
                     kind="gpu-memory",
@@ -99,6 +96,29 @@ def find_orphans() -> tuple[Orphan, ...]:
                 )
             )
     return (*found, *_segments())
+
+
+def gpu_strangers() -> tuple[Orphan, ...]:
+    """Living processes that hold GPU memory and belong to no server of the console; shown, never touched."""
+    seen = _survey()
+    pids = sorted(pid for pid in seen.held if pid in seen.procs and pid not in seen.kept and pid not in seen.lost)
+    return tuple(_process(seen, pid, "stranger", "no server of this console", False) for pid in pids)
+
+
+def _process(seen: _Survey, pid: int, kind: str, why: str, touchable: bool) -> Orphan:
+    proc, gpus = seen.procs[pid], seen.held.get(pid, {})
+    return Orphan(
+        kind=kind,
+        name=strip_control(proc.comm),
+        why=why,
+        pid=pid,
+        start_ticks=proc.start_ticks,
+        user=user_of(pid),
+        age_s=procfs.age_s(proc.start_ticks),
+        gpus=tuple(sorted(gpus)),
+        memory_mib=_total(gpus.values()),
+        touchable=touchable,
+    )
 
 
 def is_title(comm: str) -> bool:
@@ -148,19 +168,20 @@ def may_signal(pid: int) -> bool:
         return False
 
 
-def _gpu_memory() -> dict[int, dict[int, int]]:
+def _gpu_memory() -> dict[int, dict[int, int | None]]:
     """GPU memory by pid and GPU index, in MiB."""
     from vq_console.hardware.probe import read_machine
 
-    found: dict[int, dict[int, int]] = {}
+    found: dict[int, dict[int, int | None]] = {}
     for gpu in read_machine().gpus:
         for process in gpu.processes:
-            found.setdefault(process.pid, {})[gpu.index] = process.used_mib or 0
+            found.setdefault(process.pid, {})[gpu.index] = process.used_mib
     return found
 
 
-def _total(values: Collection[int]) -> int | None:
-    return sum(values) if values else None
+def _total(values: Collection[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 def _segments() -> list[Orphan]:
