@@ -590,6 +590,36 @@ MESSAGES: Sequence[tuple[str, Made]] = (
             asked="{'model': 'a/b', 'attention_backend': 'FLASHMLA'}",
         ),
     ),
+    (
+        "quant-unsupported-sm",
+        engine("ValueError: Current platform does not support NVFP4 quantization. Please use Blackwell and above."),
+    ),
+    (
+        "cli-invalid-value",
+        engine(
+            "ValueError: BitsAndBytes quantization and QLoRA adapter only support 'bitsandbytes' load format, but got "
+            "auto"
+        ),
+    ),
+    ("model-path-not-found", engine("ValueError: No supported config format found in /models/x.")),
+    ("no-kernel-image", engine("RuntimeError: Triton Error [CUDA]: device kernel image is invalid")),
+    (
+        "host-oom-killed",
+        Made(
+            ("ERROR 07-19 07:31:57 multiproc_worker_utils.py:120] Worker VllmWorkerProcess pid 4 died, exit code: -9",),
+            1,
+        ),
+    ),
+    (
+        "worker-died",
+        Made(
+            (
+                "ERROR 07-19 07:31:57 multiproc_worker_utils.py:120] Worker VllmWorkerProcess pid 4 died, exit code: "
+                "-11",
+            ),
+            1,
+        ),
+    ),
     ("driver-too-old", engine("RuntimeError: CUDA driver error: no CUDA-capable device is detected")),
     ("package-env-broken", engine("AssertionError: Torch not compiled with CUDA enabled")),
     ("transformers-too-new", engine("AttributeError: 'Qwen2Config' object has no attribute 'rope_theta'")),

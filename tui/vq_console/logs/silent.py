@@ -111,7 +111,7 @@ def garbage(text: str) -> bool:
     plain = text.strip()
     if not plain:
         return False
-    if re.search(r"(.)\1{11,}", plain) or re.search(r"(\s?\S{1,12}?)\1{7,}", plain):
+    if re.search(r"(.)\1{11,}", plain) or re.search(r"(\s?\S{1,40}?)\1{7,}", plain):
         return True
     if len(re.findall(r"\\\\?x[01][0-9a-f]|\\\\?ufffd|\ufffd", plain)) >= 2:
         return True

@@ -247,6 +247,7 @@ RULES = (
         90,
         pattern=r"Load format `(?P<value>(?!gguf|bitsandbytes)[^`]+)` is not supported",
     ),
+    rule("cli-invalid-value", "only support 'bitsandbytes' load format", 82),
     rule("cli-invalid-choice", "Unknown load_format:", 90, pattern=r"Unknown load_format: (?!gguf|bitsandbytes)"),
     rule(
         "cli-invalid-value",

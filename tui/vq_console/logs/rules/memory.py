@@ -353,6 +353,6 @@ RULES = (
         pattern=r"(?:terminated by signal|exit ?code|died with|killed by).{0,40}SIGKILL",
         fixes=_small_host,
     ),
-    rule("host-oom-killed", "exitcode", 50, pattern=r"exit ?code[:=]? ?(?:-9|137)\b", fixes=_small_host),
+    rule("host-oom-killed", "exit", 50, pattern=r"(?i)exit[ -]?(?:code|status)[:=]? ?(?:-9|137)\b", fixes=_small_host),
     rule("host-oom-killed", "Killed", 15, pattern=r"^(?:.*: line \d+: +\d+ )?Killed\b(?!.*process)", fixes=_small_host),
 )

@@ -341,6 +341,13 @@ RULES = (
         pattern=r"Repo id must (?:be in the form|use alphanumeric).*?: ?'(?P<path>[^']+)'",
         fixes=_path_fixes,
     ),
+    rule(
+        "model-path-not-found",
+        "No supported config format found in",
+        78,
+        pattern=r"No supported config format found in '?(?P<path>\S+?)'?\.?$",
+        fixes=_path_fixes,
+    ),
     rule("model-path-not-found", "HFValidationError", 82, fixes=_path_fixes),
     rule(
         "model-path-not-found",

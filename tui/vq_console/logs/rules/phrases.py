@@ -63,7 +63,7 @@ NOISE = Phrases(
         "Dumping scheduler",
         "lines dropped by log rotation",
     ),
-    re.compile(r"\s*warnings\.warn|\[shutdown\]|\[vq-console\]"),
+    re.compile(r"\s*warnings\.warn|\[shutdown\]|\[vq-console\]|Worker \S+ pid \d+ died, exit code: -(?:2|15)\b"),
 )
 """Lines that never are a cause, though they are written at ERROR or to standard error."""
 
@@ -90,6 +90,7 @@ FATAL = Phrases(
         "Background loop has errored",
         "Engine background task failed",
         "Got fatal signal from worker",
+        "died, exit code: ",
         "Timed out waiting for engine core",
         ": error: unrecognized arguments",
         ": error: argument ",

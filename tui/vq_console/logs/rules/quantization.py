@@ -323,6 +323,13 @@ RULES = (
         pattern=r"(?:nvfp4|mxfp\d|fp8|int8)\S* online quantization requires",
         fixes=other_format,
     ),
+    rule(
+        "quant-unsupported-sm",
+        "does not support",
+        80,
+        pattern=r"(?:platform|device|GPU|hardware) does not support \w+ (?:quantization|MoE|format)",
+        fixes=other_format,
+    ),
     rule("quant-unsupported-sm", "requires GPU compute capability", 85, fixes=other_format),
     rule("quant-unsupported-sm", "quantization is currently not supported in", 88, fixes=other_format),
     rule(

@@ -227,6 +227,14 @@ RULES = (
         fixes=_died,
         explain=lambda hit: f"A worker ended with exit code {hit.match['code']} and left no Python error.",
     ),
+    rule(
+        "worker-died",
+        "exit",
+        38,
+        pattern=r"(?i)(?:died|exited|terminated|failed)\b.{0,30}\bexit[ -]?(?:code|status):? ?"
+        r"(?:-(?:6|7|8|11)|134|135|136|139)\b",
+        fixes=_died,
+    ),
     rule("worker-died", "Segfault encountered", 50, fixes=_died),
     rule("worker-died", "Segmentation fault", 50, fixes=_died),
     rule("worker-died", "Fatal Python error", 48, fixes=_died),
