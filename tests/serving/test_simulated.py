@@ -1,0 +1,87 @@
+"""The whole way with the stand-in engine: profile, plan, keeper, faults that vLLM has, judgement by the log."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+import pytest
+
+from serving.conftest import QUICK, Bench
+from vq_console.core import http
+from vq_console.core.errors import LaunchError
+from vq_console.engines.find import choose_engine
+from vq_console.profiles.model import Profile
+from vq_console.serving.control import keep_quiet, stop_server, wait_ready
+from vq_console.serving.keeping import procfs
+from vq_console.serving.launch import Settings, launch
+from vq_console.serving.model import ServerRecord, ServerState
+from vq_console.serving.view import server_json
+
+
+def simulated(faults: dict[str, Any] | None = None, **spec: Any) -> ServerRecord:
+    value = json.dumps({"startup_s": 0.3, "faults": faults or {}, **spec})
+    profile = Profile(
+        "sim", "meta-llama/Llama-3.1-8B-Instruct", args={"quantization": "fp8"}, env={"VQ_SIM_SPEC": value}
+    )
+    settings = Settings(keeper={**QUICK, "token_s": 999.0})
+    return launch(profile, engine=choose_engine(None, python="simulator"), settings=settings)
+
+
+def ask(record: ServerRecord) -> None:
+    http.post(f"{record.url}/v1/completions", {"model": record.model, "prompt": "x", "max_tokens": 2}, timeout=10)
+
+
+def test_an_engine_that_dies_leaves_exit_code_zero(bench: Bench) -> None:
+    simulated({"exit_zero_after": 2})
+    record = wait_ready("sim", timeout_s=30)
+    living = bench.members(record)
+    for _ in range(3):
+        ask(record)
+    ended = bench.until("sim", "failed", timeout_s=30)
+    assert ended.exit_code == 0
+    assert server_json(ended)["state"] == "failed", "the log knows better than the exit code"
+    assert bench.gone(*living)
+
+
+def test_the_api_server_is_killed_and_its_engine_stays(bench: Bench) -> None:
+    simulated({"orphan_engine": True, "grandchild": True})
+    record = wait_ready("sim", timeout_s=30)
+    living = bench.members(record)
+    names = {proc.comm for proc in living.values()}
+    assert any(name.startswith("VLLM::EngineCor") for name in names), names
+    assert record.identity is not None
+    assert procfs.send_signal(record.identity.pid, record.identity.start_ticks, signal.SIGKILL)
+    ended = bench.until("sim", "failed", timeout_s=30)
+    assert ended.exit_code == -signal.SIGKILL
+    assert bench.gone(*living), "engine, worker and the one in another session are gone"
+
+
+def test_ready_in_the_log_but_dead_at_the_first_token(bench: Bench) -> None:
+    simulated({"die_first_token": True})
+    with pytest.raises(LaunchError) as caught:
+        wait_ready("sim", timeout_s=30)
+    shown = server_json(bench.until("sim", "failed"))
+    assert shown["facts"]["ready"] is True
+    assert shown["state"] == "failed"
+    assert shown["problem"]["severity"] == "error"
+    assert shown["problem"]["slug"] in str(caught.value)
+
+
+def test_quiet_leaves_a_measurement_alone(bench: Bench) -> None:
+    simulated()
+    record = wait_ready("sim", timeout_s=30)
+    assert record.log is not None
+    keep_quiet("sim", 60)
+    bench.wait(lambda: not _growing(bench, record.log))
+    assert stop_server("sim").state is ServerState.STOPPED
+
+
+def _growing(bench: Bench, log: str) -> bool:
+    import os
+    import time
+
+    before = os.path.getsize(log)
+    time.sleep(0.5)  # several times the interval at which /health is asked here
+    return os.path.getsize(log) != before
