@@ -207,7 +207,9 @@ def test_matrix(vq_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _run("matrix", "--method", "nvfp4") == 0
     text = capsys.readouterr().out
     assert "vLLM 0.33.0" in text
-    assert "HummingNvFp4 (weight-only)" in text
+    assert "Humming ◐" in text
+    assert "cpu amx" in text
+    assert max(len(line) for line in text.splitlines()) < 160
     assert "fp8_per_block" not in text
 
 

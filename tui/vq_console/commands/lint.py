@@ -9,7 +9,10 @@ from vq_console.commands.common import Subparsers, add_command, emit, say, table
 from vq_console.core.errors import ExitCode, ProfileError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vq_console.engines.model import Engine
+    from vq_console.preflight.matrix import Cell
     from vq_console.preflight.model import Fit, Plan, Target
 
 
@@ -174,7 +177,7 @@ def run_matrix(args: argparse.Namespace) -> ExitCode:
     """Print the matrix, one table per version."""
     from dataclasses import asdict
 
-    from vq_console.preflight.matrix import DEVICES, cell_text, cells
+    from vq_console.preflight.matrix import COLUMNS, DEVICES, LEGEND, cells
     from vq_console.preflight.versions import READ, Version, parse_version, version_text
 
     versions: list[Version] = []
@@ -183,20 +186,27 @@ def run_matrix(args: argparse.Namespace) -> ExitCode:
         if version is None:
             raise UsageError(f"--vllm {text}: not a version", "such as 0.33.0")
         versions.append(version)
-    devices = tuple(_capability(text) for text in args.sm) if args.sm else DEVICES
-    found = cells(devices=devices, versions=versions, methods=args.method)
+    asked = tuple(_capability(text) for text in args.sm) if args.sm else None
     if args.json:
+        devices = asked or DEVICES
+        found = cells(devices=devices, versions=versions, methods=args.method)
         emit("vq-console/matrix/1", {"devices": list(devices), "cells": [asdict(cell) for cell in found]})
         return ExitCode.DONE
     for version in versions:
-        label = version_text(version)
-        rows: dict[tuple[str, str], list[str]] = {}
-        for cell in found:
-            if cell.vllm == label:
-                rows.setdefault((cell.method, cell.kind), [cell.method, cell.kind]).append(cell_text(cell))
-        print(f"vLLM {label}   – cannot run, ? not known; sources: matrix --json")
-        print(table(list(rows.values()), ("method", "layers", *devices)))
+        print(f"vLLM {version_text(version)}   {LEGEND}   sources: matrix --json")
+        for devices in (asked,) if asked else COLUMNS:
+            found = cells(devices=devices, versions=[version], methods=args.method)
+            print(f"\n{_matrix_table(found, devices)}")
     return ExitCode.DONE
+
+
+def _matrix_table(found: Sequence[Cell], devices: Sequence[str]) -> str:
+    from vq_console.preflight.matrix import cell_text
+
+    rows: dict[tuple[str, str], list[str]] = {}
+    for cell in found:
+        rows.setdefault((cell.method, cell.kind), [cell.method, cell.kind]).append(cell_text(cell))
+    return table(list(rows.values()), ("method", "layers", *devices))
 
 
 def _capability(text: Any) -> str:

@@ -41,12 +41,15 @@ class Where:
     deep_gemm: bool = True
     expert_parallel: bool = False
     cpu_flags: frozenset[str] | None = None
+    gfx: str | None = None
     packages: frozenset[str] | None = None
     disabled: frozenset[str] = field(default_factory=frozenset)
     shapes: tuple[tuple[int, int], ...] = ()
     static_activations: bool | None = None
 
 
+_CHIPS: Mapping[str, tuple[str, ...]] = {"cdna3": ("gfx942", "gfx95", "gfx12"), "cdna4": ("gfx95",)}
+"""Beginnings of the AMD architectures that a condition means (platforms/rocm.py)."""
 _OPTIONAL = frozenset({"conch-triton-kernels", "zentorch", "aiter", "amd-quark"})
 """Packages that vLLM does not require: without evidence they are not there."""
 
@@ -60,9 +63,20 @@ def linear_kernel(scheme: Scheme, where: Where, only: Sequence[str] | None = Non
     if where.device == "cpu":
         return _first(CPU_LINEAR.get(scheme.family, ()), scheme, where, where.version, only)
     if where.device == "rocm":
-        rows = ROCM_LINEAR.get(scheme.family)
-        return _first(rows, scheme, where, where.version, only) if rows else UNKNOWN
+        return _rocm(scheme, where, only)
     return UNKNOWN
+
+
+def _rocm(scheme: Scheme, where: Where, only: Sequence[str] | None) -> Pick:
+    """AMD: what depends on the chip or on packages that vLLM does not require is unknown where those are."""
+    rows = ROCM_LINEAR.get(scheme.family)
+    if rows is None:
+        return UNKNOWN
+    if where.gfx is None and any(row.only in _CHIPS for row in rows):
+        return UNKNOWN
+    if where.packages is None and any(row.needs in _OPTIONAL for row in rows):
+        return UNKNOWN
+    return _first(rows, scheme, where, where.version, only)
 
 
 def moe_kernel(scheme: Scheme, where: Where) -> Pick:
@@ -159,5 +173,5 @@ def _condition(name: str, scheme: Scheme, where: Where) -> bool:
         case "amx":
             return any(flag.startswith("amx") for flag in flags)
         case "cdna3" | "cdna4":
-            return True
+            return where.gfx is not None and where.gfx.startswith(_CHIPS[name])
     raise ValueError(f"kernel_table uses an unknown condition: {name}")

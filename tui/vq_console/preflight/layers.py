@@ -34,6 +34,7 @@ def conditions(situation: Situation, shapes: tuple[tuple[int, int], ...] = ()) -
         deep_gemm=not situation.deep_gemm_off() and not _deep_gemm_unsuited(situation),
         expert_parallel=situation.on("enable_expert_parallel"),
         cpu_flags=situation.cpu_flags,
+        gfx=situation.gfx,
         packages=frozenset(installed) if full and installed is not None else None,
         disabled=frozenset(as_list(situation.env.get("VLLM_DISABLED_KERNELS"))),
         shapes=shapes,

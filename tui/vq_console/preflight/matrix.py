@@ -5,6 +5,7 @@ Pure. Cells come from the same tables and demands that plans are made of; what i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -99,7 +100,8 @@ CPUS: tuple[tuple[str, frozenset[str]], ...] = (
     ("cpu avx512", frozenset({"avx2", "avx512f", "avx512_vnni", "avx512_bf16"})),
     ("cpu amx", frozenset({"avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"})),
 )
-DEVICES: tuple[str, ...] = (*(f"sm{number}" for number in CAPABILITIES), *(name for name, _ in CPUS), "rocm")
+AMD = ("gfx942", "gfx950")
+DEVICES: tuple[str, ...] = (*(f"sm{number}" for number in CAPABILITIES), *(name for name, _ in CPUS), *AMD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,9 @@ def _where(device: str, version: Version) -> Where:
     if device.startswith("sm"):
         return Where("cuda", int(device[2:]), version)
     flags = dict(CPUS).get(device)
-    return Where("cpu", None, version, cpu_flags=flags) if flags is not None else Where(device, None, version)
+    if flags is not None:
+        return Where("cpu", None, version, cpu_flags=flags)
+    return Where("rocm", None, version, gfx=device)
 
 
 def _pick(row: MethodRow, where: Where) -> Pick:
@@ -146,9 +150,9 @@ def _pick(row: MethodRow, where: Where) -> Pick:
         known = where.version is not None and neighbours(where.version)
         return Pick(None, "unsupported", f"exists in vLLM {row.versions}") if known else Pick(None, "unknown")
     if row.sm is not None:
-        if where.device != "cuda":
+        if where.device != "cuda" and row.scheme.family != "fp8_channel":
             return Pick(None, "unknown")
-        if where.sm is None or not any(low <= where.sm <= high for low, high in row.sm):
+        if where.sm is not None and not any(low <= where.sm <= high for low, high in row.sm):
             return Pick(None, "unsupported", row.demand)
     if row.kind == "moe":
         return moe_kernel(row.scheme, where)
@@ -170,17 +174,29 @@ def cells(
     )
 
 
+LEGEND = "◐ weight-only   ◌ emulated   ✖ cannot run   ? not known"
+_SIGNS: dict[Grade, str] = {"weight-only": " ◐", "emulated": " ◌", "unsupported": " ✖", "unknown": " ?"}
+_TAILS = ("ScaledMMLinearKernel", "ScaledMMKernel", "LinearKernel", "ScaledKernel", "Kernel")
+_SCHEME_WORDS = re.compile(r"N[vV]Fp4|M[xX][fF]p[48]|F[pP]8|Int8|MXFP4|Block$|DynamicBlock$|W8A8")
+COLUMNS: tuple[tuple[str, ...], ...] = (
+    ("sm75", "sm86", "sm89", "sm90", "sm100", "sm120"),
+    ("cpu avx2", "cpu avx512", "cpu amx", "gfx942", "gfx950"),
+)
+"""What is printed when nothing is asked for: one column for each group of devices that mostly agree."""
+
+
 def cell_text(found: Cell) -> str:
-    """A cell as a person reads it: the kernel without what every name has, and the grade where it is not native."""
-    if found.grade in {"unknown", "unsupported"} and found.kernel is None:
-        return "?" if found.grade == "unknown" else "–"
-    name = found.kernel or ("" if found.grade == "unquantized" else "?")
-    for tail in ("ScaledMMLinearKernel", "LinearKernel", "ScaledMMKernel", "Kernel"):
-        if name.endswith(tail):
-            name = name[: -len(tail)]
-            break
-    if found.grade == "native":
-        return name
-    if found.grade == "unquantized":
-        return name or "16-bit"
-    return f"{name} ({found.grade})".strip()
+    """A cell as a person reads it: the kernel without the words that every name has, and a sign for its grade."""
+    if found.kernel is None:
+        return {"unknown": "?", "unsupported": "✖", "unquantized": "16-bit"}.get(found.grade, f"?{_sign(found)}")
+    name = found.kernel
+    if not name.isupper():
+        for tail in _TAILS:
+            name = name.removesuffix(tail)
+        name = _SCHEME_WORDS.sub("", name)
+        name = name.replace("FlashInferDeepGEMM", "FlashInfer+DeepGEMM")
+    return name + _sign(found)
+
+
+def _sign(found: Cell) -> str:
+    return _SIGNS.get(found.grade, "")

@@ -19,6 +19,7 @@ from vq_console.preflight.values import as_list, json_table, plain_names, real, 
 from vq_console.preflight.versions import Version, parse_version
 from vq_console.profiles.model import EnvRef, Profile
 
+_AMD = (("MI300", "gfx942"), ("MI325", "gfx942"), ("MI350", "gfx950"), ("MI355", "gfx950"), ("MI250", "gfx90a"))
 SET_SOMEWHERE = "<set>"
 """Stands for a secret whose value comes from the launching environment."""
 
@@ -93,6 +94,15 @@ class Situation:
     def family(self) -> int | None:
         """The first digits of the capability: 9 for Hopper, 10 for B200 class, 12 for workstation Blackwell."""
         return None if self.sm is None else self.sm // 10
+
+    @cached_property
+    def gfx(self) -> str | None:
+        """The architecture of an AMD GPU, as `gfx942`, stated or by the product's name."""
+        given = self.target.get("gpu_gfx") or self.target.get("gfx")
+        if given:
+            return str(given).lower()
+        name = str(self.target.get("gpu_name") or self.target.get("gpu") or "").upper()
+        return next((gfx for sign, gfx in _AMD if sign in name), None)
 
     @cached_property
     def cpu_flags(self) -> frozenset[str] | None:

@@ -15,6 +15,7 @@ from vq_console.preflight.model import Fit, Grade, Plan, Target
 from vq_console.preflight.names import presume
 from vq_console.preflight.plan import make_plan
 from vq_console.preflight.scheme import checkpoint_scheme
+from vq_console.preflight.shapes import anatomy
 from vq_console.preflight.values import real, whole
 from vq_console.profiles.model import Profile
 
@@ -162,9 +163,18 @@ def _candidates(
         found.append(_Candidate(name, {"quantization": name}, facts))
     shape = {key: value for key, value in known.items() if key not in {"weights_gib", "size_gib", "parameters"}}
     for label, scheme_name, marks in _CHECKPOINTS:
+        if marks.get("group_size") == 128 and (group := _group(known)) != 128:
+            marks = {**marks, "group_size": group}
         command = f"vq-console quantize {model} --scheme {scheme_name}"
         found.append(_Candidate(label, {}, {**shape, **marks}, command))
     return found
+
+
+def _group(known: Mapping[str, Any]) -> int:
+    """The largest usual group size that divides every row-parallel input of the model."""
+    shape = anatomy(known)
+    widths = [layer.inner for layer in shape.linears if layer.split == "row"] if shape is not None else []
+    return next((size for size in (128, 64, 32) if all(width % size == 0 for width in widths)), 128)
 
 
 def _name(model: str, label: str) -> str:
