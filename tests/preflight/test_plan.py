@@ -308,3 +308,23 @@ def test_damaged_weights_are_found_before_the_launch(vq_home: Path, tmp_path: Pa
     dummy = Profile("p", str(folder), args={"load_format": "dummy"})
     rules = {finding.rule for finding in plan_profile(dummy, engine=ENGINE, machine=_machine()).findings}
     assert "checkpoint-corrupt" not in rules
+
+
+def test_an_engine_beside_a_target_decides_the_version(vq_home: Path) -> None:
+    target = Target({"vllm_version": "0.27.1", **H200})
+    profile = Profile("p", LLAMA, args={"calculate_kv_scales": True})
+    assert not [f for f in plan_profile(profile, target=target).findings if f.severity == "error"]
+    plan = plan_profile(profile, target=target, engine=ENGINE)
+    assert plan.target.facts["vllm_version"] == "0.33.0"
+    assert [f.rule for f in plan.findings if f.severity == "error"] == ["cli-unrecognized-argument"]
+
+
+def test_a_release_newer_than_all_lists_may_contain_more() -> None:
+    asked = {"gpu_sm": 90, "model": "org/m", "args": {"brand_new_flag": 1, "quantization": "int3_per_tile"}}
+    severities = {}
+    for version in ("0.33.0", "0.34.0"):
+        found = plan_of({**asked, "vllm_version": version}).findings
+        severities[version] = {finding.rule: finding.severity for finding in found}
+    assert set(severities["0.33.0"].values()) == {"error"}
+    assert set(severities["0.34.0"].values()) == {"warning"}
+    assert set(severities["0.34.0"]) == {"cli-unrecognized-argument", "quant-method-unknown"}

@@ -16,7 +16,7 @@ from vq_console.hardware.model import Machine
 from vq_console.preflight.model import Finding, Plan, Target
 from vq_console.preflight.plan import make_plan
 from vq_console.preflight.suggest import Suggestion, suggest
-from vq_console.preflight.target import checkpoint_here, free_port, simulated_target, target_here
+from vq_console.preflight.target import checkpoint_here, free_port, simulated_target, target_here, with_engine
 from vq_console.profiles.model import Profile
 
 
@@ -40,6 +40,8 @@ def plan_profile(
     resolved = replace(profile, model=model_argument(profile))
     if engine is None and target is None:
         engine = _engine_for(profile)
+    if engine is not None and target is not None:
+        target = with_engine(target, engine)
     catalogue = _catalogue_for(engine, target)
     if target is None and engine is not None and engine.simulated:
         facts, _ = checkpoint_here(resolved)
@@ -188,6 +190,8 @@ def suggest_model(model: str, *, engine: Engine | None = None, target: Target | 
     profile = Profile(name="suggest", model=model)
     if engine is None and target is None:
         engine = _engine_for(profile)
+    if engine is not None and target is not None:
+        target = with_engine(target, engine)
     catalogue = _catalogue_for(engine, target)
     facts, _ = checkpoint_here(profile)
     if target is None and engine is not None and engine.simulated:

@@ -6,6 +6,7 @@ Pure. A rule that fails is a defect of the console, not of the profile: it propa
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from vq_console.preflight.method import Resolution
 from vq_console.preflight.model import Finding, Fit, LayerExpectation
@@ -91,7 +92,29 @@ def findings(
     """The findings, errors first; what another finding makes pointless is left out."""
     context = Context(situation, resolution, layers, fit)
     found = [finding for rule in RULES for finding in rule.findings(context)]
+    if situation.beyond:
+        found = [_doubtful(finding) for finding in found]
     return tuple(sorted(_telling(found), key=lambda finding: _WEIGHT[finding.severity]))
+
+
+_BY_LISTS = frozenset(
+    {
+        "cli-unrecognized-argument",
+        "cli-invalid-choice",
+        "quant-method-unknown",
+        "quant-config-invalid",
+        "arch-unsupported",
+        "tool-parser-config",
+    }
+)
+"""Rules that go by lists of what a release contains; a release newer than all lists may contain more."""
+
+
+def _doubtful(finding: Finding) -> Finding:
+    if finding.rule not in _BY_LISTS or finding.severity != "error":
+        return finding
+    note = "this vLLM is newer than the lists that this goes by"
+    return replace(finding, severity="warning", evidence=f"{note}; {finding.evidence}".removesuffix("; "))
 
 
 def _telling(found: Iterable[Finding]) -> list[Finding]:

@@ -16,7 +16,7 @@ from vq_console.engines.model import Catalogue
 from vq_console.preflight.model import Target
 from vq_console.preflight.names import QUANT_MARKS, Presumed, presume
 from vq_console.preflight.values import as_list, json_table, plain_names, real, truthy, whole
-from vq_console.preflight.versions import Version, parse_version
+from vq_console.preflight.versions import READ, Version, parse_version
 from vq_console.profiles.model import EnvRef, Profile
 
 _AMD = (("MI300", "gfx942"), ("MI325", "gfx942"), ("MI350", "gfx950"), ("MI355", "gfx950"), ("MI250", "gfx90a"))
@@ -46,6 +46,11 @@ class Situation:
         if self.catalogue.origin == "source":
             return True
         return self.version is not None and parse_version(self.catalogue.vllm_version) == self.version
+
+    @property
+    def beyond(self) -> bool:
+        """Whether the version is newer than every release that was read, and its own source is not at hand."""
+        return self.catalogue.origin != "source" and self.version is not None and self.version > READ[-1]
 
     @cached_property
     def model(self) -> str:

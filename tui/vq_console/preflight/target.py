@@ -84,6 +84,16 @@ def target_here(
     return Target({key: value for key, value in facts.items() if value is not None})
 
 
+def with_engine(target: Target, engine: Engine) -> Target:
+    """A described machine with an engine that was named beside it: the engine's version and packages win."""
+    facts = {**target.facts, "vllm_version": engine.vllm_version or target.get("vllm_version")}
+    if engine.installed:
+        facts["installed"] = dict(engine.installed)
+        facts["plugins"] = list(engine.plugins)
+    facts.setdefault("device", engine.device)
+    return Target({key: value for key, value in facts.items() if value is not None}, target.origin)
+
+
 def simulated_target(engine: Engine, checkpoint: Mapping[str, Any]) -> Target:
     """The machine that the stand-in engine pretends to be: one idle H200, whose recorded logs it replays."""
     facts = {
