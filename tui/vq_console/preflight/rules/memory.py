@@ -98,7 +98,7 @@ def weights_too_big(context: Context) -> Iterator[Hit]:
         while_loading = weights <= total
         what = "the peak while quantizing on load" if while_loading else "the weights"
         yield Hit(
-            f"{what} ({max(weights, peak or 0):.1f} GiB per GPU) exceed the GPU's {total:g} GiB",
+            f"{what} ({(peak or 0) if while_loading else weights:.1f} GiB per GPU) exceed the GPU's {total:g} GiB",
             fix=_smaller(context),
             patch=_smaller_patch(context),
         )
