@@ -9,7 +9,7 @@ import pytest
 from logs.cases import DATA
 from vq_console.logs.asked import asked_vs_runs
 from vq_console.logs.explain import explain_path
-from vq_console.logs.kernels import linear_kernel, moe_backend, promises_activations
+from vq_console.logs.kernels import linear_kernel, moe_backend, number_format, promises_activations
 from vq_console.preflight.model import LayerExpectation
 
 
@@ -41,6 +41,30 @@ def test_another_kernel_of_the_same_kind_is_said_but_no_alarm() -> None:
     layer = LayerExpectation("linear", 128, "W4A16", "MacheteLinearKernel", "native")
     (row,) = asked_vs_runs([layer], _facts(("CompressedTensorsWNA16", "MarlinLinearKernel")))
     assert (row.alarm, row.detail) == (False, "another kernel of the same kind")
+
+
+def test_a_kernel_for_integer_weights_is_no_fp8_kernel() -> None:
+    (row,) = asked_vs_runs([_FP8], _facts(("CompressedTensorsWNA16", "MacheteLinearKernel")))
+    assert (row.grade, row.alarm) == ("weight-only", True)
+    layer = LayerExpectation("linear", 128, "NVFP4", "FlashInferCutlassNvFp4LinearKernel", "native")
+    (row,) = asked_vs_runs([layer], _facts(("Fp8LinearMethod", "CutlassFP8ScaledMMLinearKernel")))
+    assert not row.alarm
+    assert row.detail.startswith("another number format")
+
+
+def test_number_formats_of_kernel_names() -> None:
+    names = {
+        "CutlassFP8ScaledMMLinearKernel": "FP8",
+        "FlashInferFp8DeepGEMMDynamicBlockScaledKernel": "FP8",
+        "CutlassInt8ScaledMMLinearKernel": "INT8",
+        "MarlinMxfp8LinearKernel": "MXFP8",
+        "FlashInferCuteDslNvFp4W4A16LinearKernel": "NVFP4",
+        "MacheteLinearKernel": "INT weights",
+        "TritonW4A16LinearKernel": "INT weights",
+        "CutlassW4A8LinearKernel": "W4A8",
+        "SomethingElse": None,
+    }
+    assert {name: number_format(name) for name in names} == names
 
 
 def test_a_missing_line_is_not_found() -> None:

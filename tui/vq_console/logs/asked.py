@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vq_console.logs.kernels import is_expert_module, linear_kernel, moe_backend, promises_activations
+from vq_console.logs.kernels import (
+    WEIGHTS_ALONE,
+    is_expert_module,
+    linear_kernel,
+    moe_backend,
+    number_format,
+    promises_activations,
+)
 from vq_console.logs.model import AskedVsRuns
 from vq_console.preflight.model import Grade, LayerExpectation
 
@@ -52,6 +59,8 @@ def _words(layer: LayerExpectation, mine: Sequence[str], worst: Grade, fell: boo
     if fell:
         return f"expected {layer.grade}, runs {worst}"
     if layer.kernel is not None and layer.kernel not in mine:
+        if any(_other_format(layer, name) for name in mine):
+            return "another number format than expected: is this the log of this profile?"
         return "another kernel of the same kind"
     if len(mine) > 1:
         return "several kernels: shapes differ from layer to layer"
@@ -81,8 +90,19 @@ def _fitting(layer: LayerExpectation, layers: Sequence[LayerExpectation], names:
 def _grade(layer: LayerExpectation, name: str, facts: Mapping[str, Any]) -> Grade:
     if name == layer.kernel:
         return layer.grade
-    kind = moe_backend(name, facts.get("moe_scheme")) if layer.kind == "moe" else linear_kernel(name)
-    return kind.grade
+    if layer.kind == "moe":
+        return moe_backend(name, facts.get("moe_scheme")).grade
+    if layer.grade == "native" and _other_format(layer, name) and number_format(name) == WEIGHTS_ALONE:
+        return "weight-only"
+    return linear_kernel(name).grade
+
+
+def _other_format(layer: LayerExpectation, name: str) -> bool:
+    """Whether the expected and the selected kernel speak of different number formats."""
+    if layer.kind != "linear" or layer.kernel is None:
+        return False
+    expected, selected = number_format(layer.kernel), number_format(name)
+    return None not in (expected, selected) and expected != selected
 
 
 def _left_alone(

@@ -51,6 +51,20 @@ _LINEAR_ROWS: tuple[tuple[str, str, Grade], ...] = (
 _LINEAR = tuple((re.compile(pattern), family, grade) for pattern, family, grade in _LINEAR_ROWS)
 _FOUR_BIT_16 = re.compile(r"^(?:Triton|RDNA|RDNA3|RDNAHybrid)W4A16|^XPUwNa16")
 
+WEIGHTS_ALONE = "INT weights"
+"""The format of kernels whose activations stay in 16 bits by design."""
+_FORMATS = tuple(
+    (re.compile(pattern), name)
+    for pattern, name in (
+        (r"(?i)nvfp4", "NVFP4"),
+        (r"(?i)mxfp(?P<bits>[468])", "MXFP"),
+        (r"(?i)w4a8", "W4A8"),
+        (r"(?i)w[48]a16|wna16|^(?:Machete|Marlin|Exllama|ExllamaV2|AllSpark|Conch|Humming)LinearKernel", WEIGHTS_ALONE),
+        (r"(?i)int8", "INT8"),
+        (r"(?i)fp8|DeepGemm", "FP8"),
+    )
+)
+
 _MOE: dict[str, tuple[str, Grade]] = {
     "MARLIN": ("marlin", "weight-only"),
     "BATCHED_MARLIN": ("marlin", "weight-only"),
@@ -72,6 +86,15 @@ def linear_kernel(name: str) -> KernelKind:
         if pattern.search(name):
             return KernelKind(family, grade)
     return KernelKind("unknown", "unknown")
+
+
+def number_format(name: str) -> str | None:
+    """The number format that a linear kernel's class name speaks of; None where it speaks of none."""
+    for pattern, format_name in _FORMATS:
+        match = pattern.search(name)
+        if match:
+            return f"{format_name}{match['bits']}" if "bits" in pattern.groupindex else format_name
+    return None
 
 
 def moe_backend(name: str, scheme: str | None = None) -> KernelKind:
