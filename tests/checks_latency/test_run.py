@@ -26,6 +26,7 @@ SMALL = replace(
     prompt_tokens=24,
     output_tokens=6,
     window_min_s=0.2,
+    single_min_s=0.1,
     warmup_blocks=1,
 )
 

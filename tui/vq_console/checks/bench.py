@@ -184,7 +184,7 @@ class Bench:
             clock_after_mhz=clocks[1],
             throttle=watch.throttle(),
         )
-        entry = BlockEntry(turn, facts, account.get("started") or time.time(), seconds, phase, watch.energy_j())
+        entry = BlockEntry(turn, facts, account.get("started") or time.time(), seconds, phase, watch.power())
         return entry, _records_from(self._records, offset)
 
     def _shares(self, a: str, b: str) -> bool:

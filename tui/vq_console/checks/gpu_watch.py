@@ -1,8 +1,7 @@
-"""Clock, throttling and energy of the GPUs under a block, sampled in a thread beside the generator's process."""
+"""Clock, throttling and power of the GPUs under a block, sampled in a thread beside the generator's process."""
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Sequence
@@ -76,16 +75,13 @@ class GpuWatch:
             sorted(reason for reason, count in counts.items() if count >= most and "idle" not in reason.lower())
         )
 
-    def energy_j(self) -> float | None:
-        """Energy of the watched GPUs between first and last sample, by the trapezium rule; None below two samples."""
-        points = [
-            (at, sum(gpu.power_w or 0.0 for gpu in gpus))
+    def power(self) -> tuple[tuple[int, float], ...]:
+        """(monotonic nanoseconds, watts over all watched GPUs) of each sample that has a power for every GPU."""
+        return tuple(
+            (round(at * 1e9), round(sum(gpu.power_w or 0.0 for gpu in gpus), 2))
             for at, gpus in self._samples
             if gpus and all(gpu.power_w is not None for gpu in gpus)
-        ]
-        if len(points) < 2:
-            return None
-        return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(points))
+        )
 
     def close(self) -> None:
         """Close the driver."""

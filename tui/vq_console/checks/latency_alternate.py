@@ -137,6 +137,7 @@ class AlternatingLatency:
             outcomes=alternating_outcomes(self._blocks, concurrencies, settings, complete=complete),
             blocks=tuple(self._blocks),
             plan=plan,
+            settings=settings,
             ends=ends,
             flags=tuple(flags),
             design="one-at-a-time",

@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from vq_console.checks.counters import Counters, counters_from_json
-from vq_console.checks.measures import Slo, geometric_mean, goodput, times_of
+from vq_console.checks.measures import RequestTimes, Slo, geometric_mean, goodput, times_of
 from vq_console.checks.records import BLOCKS_FILE, COMPLETE, RequestRecord, records_by_block
 from vq_console.checks.schedule import Turn
-from vq_console.checks.steady import concurrency_in, loaded_requests, steady_window, throughput
+from vq_console.checks.steady import Window, concurrency_in, loaded_requests, steady_window, throughput
 from vq_console.checks.validity import BlockFacts, Flag, void_reasons
 from vq_console.core.files import append_jsonl, read_jsonl
 
 METRICS = ("ttft", "tpot", "e2e", "throughput")
+ENERGY = "joules_per_token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,8 @@ class BlockResult:
     seconds: float = 0.0
     phase: int = 0
     """Which of the phases A, B, A it belongs to, in a one-at-a-time design."""
-    energy_j: float | None = None
-    """Energy of the GPU over the block, where NVML gave power samples."""
+    slo_share: float | None = None
+    """Share of the complete requests that met every objective."""
 
     @property
     def valid(self) -> bool:
@@ -68,7 +69,8 @@ class BlockEntry:
     started: float
     seconds: float
     phase: int = 0
-    energy_j: float | None = None
+    power: tuple[tuple[int, float], ...] = ()
+    """(monotonic nanoseconds, watts) where NVML gave samples."""
 
     def to_json(self) -> dict[str, Any]:
         value = asdict(self)
@@ -89,7 +91,7 @@ def entry_from_json(value: Mapping[str, Any]) -> BlockEntry:
         started=float(value["started"]),
         seconds=float(value["seconds"]),
         phase=int(value.get("phase", 0)),
-        energy_j=value.get("energy_j"),
+        power=tuple((int(at), float(watts)) for at, watts in value.get("power") or ()),
     )
 
 
@@ -127,18 +129,42 @@ def measure_block(entry: BlockEntry, records: Sequence[RequestRecord], slo: Slo 
     window = steady_window(records) if several else None
     values["throughput"] = throughput(records, window) if window is not None else None
     in_flight = concurrency_in(records, window) if window is not None else None
+    values[ENERGY] = joules_per_token(entry.power, records, window)
     return BlockResult(
         turn=entry.turn,
         values=values,
         samples=samples,
         requests=len(used),
         goodput=goodput(used, slo) if slo is not None else None,
+        slo_share=_slo_share([t for r, t in times if r.end == COMPLETE], slo),
         void=void_reasons(records, entry.facts, tpot_s=values["tpot"], in_flight=in_flight),
         started=entry.started,
         seconds=entry.seconds,
         phase=entry.phase,
-        energy_j=entry.energy_j,
     )
+
+
+def joules_per_token(
+    power: Sequence[tuple[int, float]], records: Sequence[RequestRecord], window: Window | None
+) -> float | None:
+    """Mean power in the steady window over the tokens a second in it; with one stream from first send to last end.
+
+    None below three power samples inside.
+    """
+    sent = [record for record in records if record.token_chunks]
+    if window is None and sent:
+        window = Window(min(record.send_ns for record in sent), max(record.end_ns for record in sent))
+    if window is None:
+        return None
+    inside = [watts for at, watts in power if window.start_ns <= at <= window.end_ns]
+    rate = throughput(records, window)
+    if len(inside) < 3 or not rate:
+        return None
+    return sum(inside) / len(inside) / rate
+
+
+def _slo_share(times: Sequence[RequestTimes], slo: Slo | None) -> float | None:
+    return sum(slo.met(one) for one in times) / len(times) if slo is not None and times else None
 
 
 def measure_folder(folder: Path, slo: Slo | None = None) -> list[BlockResult]:

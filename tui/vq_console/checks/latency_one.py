@@ -14,11 +14,12 @@ from vq_console.checks.endpoint import Endpoint
 from vq_console.checks.latency_blocks import METRICS, BlockResult
 from vq_console.checks.latency_result import pooled_percentiles
 from vq_console.checks.latency_settings import LatencySettings, own_requests
-from vq_console.checks.measures import Slo
+from vq_console.checks.measures import Slo, geometric_mean
 from vq_console.checks.progress import Progress, Silent
 from vq_console.checks.records import read_records
 from vq_console.checks.schedule import LatencyPlan, Turn, choose_plan, refine_plan, warmup_s
 from vq_console.checks.validity import Flag, run_notes
+from vq_console.checks.worth import knee, worth
 from vq_console.core.files import write_json
 
 _BLOCKS_QUICK, _BLOCKS_STANDARD = 3, 6
@@ -31,6 +32,7 @@ class LatencyFigures:
     endpoint: Endpoint
     blocks: tuple[BlockResult, ...]
     plan: LatencyPlan
+    settings: LatencySettings
     flags: tuple[Flag, ...]
     partial: bool
     seconds: float
@@ -50,6 +52,8 @@ class LatencyFigures:
                 "levels": summarise(self.blocks),
                 "percentiles": pooled_percentiles(self.blocks),
                 "plan": self.plan.to_json(),
+                "worth": worth(self.blocks, self.settings),
+                "knee": knee(curve(self.blocks)),
                 "blocks": len(self.blocks),
                 "void": sum(not block.valid for block in self.blocks),
                 "seconds": round(self.seconds, 1),
@@ -57,6 +61,21 @@ class LatencyFigures:
             "validity": [flag.to_json() for flag in self.flags],
             "partial": self.partial,
         }
+
+
+def curve(blocks: Sequence[BlockResult]) -> dict[int, tuple[float, float]]:
+    """(tokens/s, E2E seconds) of each level, geometric means over valid blocks."""
+    out = {}
+    for concurrency in sorted({block.turn.concurrency for block in blocks}):
+        mine = [block for block in blocks if block.valid and block.turn.concurrency == concurrency]
+        e2e = geometric_mean(block.values.get("e2e") for block in mine)
+        rate = geometric_mean(block.values.get("throughput") for block in mine)
+        if rate is None and concurrency == 1:
+            tpot = geometric_mean(block.values.get("tpot") for block in mine)
+            rate = 1 / tpot if tpot else None
+        if e2e and rate:
+            out[concurrency] = (rate, e2e)
+    return out
 
 
 def summarise(blocks: Sequence[BlockResult]) -> list[dict[str, Any]]:
@@ -126,7 +145,13 @@ def check_latency(
         if len(blocks) < total and not told.cancelled():
             flags.append(Flag("budget-ended", f"{len(blocks)} of {total} blocks fitted into the budget"))
         result = LatencyFigures(
-            endpoint, tuple(blocks), plan, tuple(flags), len(blocks) < total, time.monotonic() - began
+            endpoint=endpoint,
+            blocks=tuple(blocks),
+            plan=plan,
+            settings=settings,
+            flags=tuple(flags),
+            partial=len(blocks) < total,
+            seconds=time.monotonic() - began,
         )
         write_json(folder / "check.json", result.to_json())
         return result

@@ -13,6 +13,7 @@ from vq_console.checks.latency_settings import LatencySettings
 from vq_console.checks.measures import percentiles
 from vq_console.checks.schedule import ARMS, LatencyPlan
 from vq_console.checks.validity import Flag
+from vq_console.checks.worth import worth
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class LatencyResult:
     outcomes: tuple[Outcome, ...]
     blocks: tuple[BlockResult, ...]
     plan: LatencyPlan
+    settings: LatencySettings
     ends: Mapping[int, str]
     flags: tuple[Flag, ...] = ()
     design: str = "interleaved"
@@ -52,6 +54,7 @@ class LatencyResult:
             "partial": self.partial,
             "seconds": round(self.seconds, 1),
             "percentiles": pooled_percentiles(self.blocks),
+            "worth": worth(self.blocks, self.settings),
             **self.extra,
         }
 
@@ -122,6 +125,7 @@ def make_result(
         outcomes=found,
         blocks=tuple(blocks),
         plan=plan,
+        settings=settings,
         ends=dict(ends),
         flags=(*run_flags(blocks, ends, settings), *more, *flags),
         seconds=seconds,

@@ -39,7 +39,8 @@ class LatencySettings:
     alpha_run: float = 0.02
     alpha_cap: float = 0.03
     single_requests: int = 2
-    """Requests of a block at concurrency 1."""
+    """Requests of a block at concurrency 1, at least; more where they are over within `single_min_s`."""
+    single_min_s: float = 2.0
     window_lifetimes: float = 3.0
     """Length of the steady window in request lifetimes; never below two."""
     window_min_s: float = 2.0
@@ -48,6 +49,8 @@ class LatencySettings:
     requests_file: str | None = None
     slo_ttft_s: float = 2.0
     slo_tpot_s: float = 0.1
+    price_per_hour: float | None = None
+    """What an hour of the device costs, in the user's own currency."""
 
     @staticmethod
     def of(mode: str, *, seed: int = 0, budget_s: float | None = None) -> LatencySettings:
@@ -85,8 +88,8 @@ class LatencySettings:
         return asdict(self)
 
     def digest(self) -> str:
-        """A hash of everything that may not change between a run and its resumption (the budget may)."""
-        value = {key: item for key, item in self.to_json().items() if key != "budget_s"}
+        """A hash of everything that may not change between a run and its resumption (budget and price may)."""
+        value = {key: item for key, item in self.to_json().items() if key not in {"budget_s", "price_per_hour"}}
         return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 

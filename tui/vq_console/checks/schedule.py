@@ -19,6 +19,7 @@ PHASE_STEP = 1000
 """Block n of phase p has the number p × 1000 + n."""
 _BLOCK_OVERHEAD_S = 0.4
 """Idle check, counters before and after, warming of connections."""
+_MOST_SINGLE = 8
 _SPARE_PAIRS = 2
 """Pairs beyond the least number that a plan leaves room for: void blocks, and differences that are not large."""
 
@@ -122,7 +123,11 @@ def shape_level(
     first wave has ended (after 1.25 lifetimes) and covers at least two lifetimes.
     """
     if concurrency == 1:
-        return Level(1, lifetime_s, requests_per_stream=settings.single_requests)
+        count = settings.single_requests
+        if count > 1:
+            # A block of a fast engine would be over before its clocks have settled.
+            count = max(count, min(_MOST_SINGLE, math.ceil(settings.single_min_s / max(lifetime_s, 1e-3))))
+        return Level(1, lifetime_s, requests_per_stream=count)
     wanted = max(2.0, lifetimes if lifetimes is not None else settings.window_lifetimes)
     window = max(settings.window_min_s, wanted * lifetime_s)
     return Level(concurrency, lifetime_s, stagger_s=0.5 * lifetime_s, ramp_s=1.25 * lifetime_s, window_s=window)
@@ -174,7 +179,7 @@ def refine_plan(
 ) -> LatencyPlan:
     """The plan with windows for the lifetimes that the warm-up showed, shortened to two where time is short."""
     single = next((level.requests_per_stream for level in plan.levels if level.requests_per_stream is not None), None)
-    shape = replace(settings, single_requests=single or settings.single_requests)
+    shape = replace(settings, single_requests=1) if single == 1 else settings
     for window in dict.fromkeys((settings.window_lifetimes, 2.0)):
         levels = tuple(
             shape_level(

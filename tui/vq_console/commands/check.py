@@ -37,6 +37,9 @@ def register(subparsers: Subparsers) -> None:
     latency.add_argument("--lengths", metavar="IN/OUT", help="prompt and output tokens of your own, such as 512/128")
     latency.add_argument("--requests", metavar="F.jsonl", help="replay your own requests instead of made prompts")
     latency.add_argument("--chat", action="store_true", help="use /v1/chat/completions")
+    latency.add_argument("--sweep", action="store_true", help="double the streams until throughput ends to grow")
+    latency.add_argument("--slo", metavar="TTFT/TPOT", help="objective in milliseconds (default 2000/100)")
+    latency.add_argument("--price", type=float, metavar="P", help="price of the device per hour, for cost per token")
     quality.add_argument("--prompts", type=Path, metavar="F.jsonl", help="your own prompts")
 
 
@@ -106,6 +109,7 @@ def _latency(args: argparse.Namespace) -> ExitCode:
     from dataclasses import replace
 
     from vq_console.checks.latency import LatencySettings, check_latency
+    from vq_console.checks.latency_sweep import sweep_latency
     from vq_console.compare.arms import resolve_endpoint
     from vq_console.core.errors import UsageError
 
@@ -117,13 +121,17 @@ def _latency(args: argparse.Namespace) -> ExitCode:
         if args.lengths:
             into, _, out = args.lengths.partition("/")
             settings = replace(settings, prompt_tokens=int(into), output_tokens=int(out))
+        if args.slo:
+            ttft, _, tpot = args.slo.partition("/")
+            settings = replace(settings, slo_ttft_s=float(ttft) / 1000, slo_tpot_s=float(tpot) / 1000)
     except ValueError as error:
-        raise UsageError(f"--levels or --lengths: {error}", "Such as --levels 1,8,32 and --lengths 512/128.") from error
-    settings = replace(settings, chat=args.chat, requests_file=args.requests)
+        hint = "Such as --levels 1,8,32, --lengths 512/128 and --slo 2000/100."
+        raise UsageError(f"--levels, --lengths or --slo: {error}", hint) from error
+    settings = replace(settings, chat=args.chat, requests_file=args.requests, price_per_hour=args.price)
     words = _Words()
     folder = _run_folder(args, endpoint)
     with _watched(words):
-        result = check_latency(endpoint, settings, folder, words)
+        result = (sweep_latency if args.sweep else check_latency)(endpoint, settings, folder, words)
     value = {**result.to_json(), "folder": str(folder)}
     if args.json:
         emit("vq-console/check/1", value)
@@ -152,9 +160,38 @@ def _show(value: Mapping[str, Any]) -> None:
     if value["simulated"]:
         print("SIMULATED")
     print(table(rows, ("metric", "streams", "mean", "95 % interval", "p50", "p95", "blocks")))
+    for line in _worth(summary):
+        print(line)
     for flag in value["validity"]:
         print(f"{flag['flag']}: {flag['detail']}")
     print(f"raw samples: {value['folder']}")
+
+
+def _worth(summary: Mapping[str, Any]) -> list[str]:
+    worth = summary["worth"]
+    slo = worth["slo"]
+    lines = []
+    served = worth["served"].get("A")
+    objective = f"{slo['ttft_s'] * 1000:.0f} ms to the first token and {slo['tpot_s'] * 1000:.0f} ms per token"
+    if served is None:
+        lines.append(f"no measured level keeps {objective} for {slo['share'] * 100:.0f} % of requests")
+    else:
+        rate = served["requests_per_s"]
+        more = ", more was not tried" if served["at_top"] else ""
+        lines.append(
+            f"within {objective}: {served['concurrency']} streams{more}"
+            + (f", {rate['value']:.2f} requests/s" if rate else "")
+        )
+    if summary["knee"] is not None:
+        lines.append(f"knee (most throughput per second of waiting): {summary['knee']} streams")
+    lines += [
+        f"energy at {row['concurrency']} streams: {row['A']['value']:.2f} J per token"
+        for row in worth["joules_per_token"]
+    ]
+    cost = (worth["cost_per_million_tokens"] or {}).get("A")
+    if cost:
+        lines.append(f"cost: {cost['value']:.2f} per million output tokens at the highest level")
+    return lines
 
 
 def _quality(args: argparse.Namespace) -> ExitCode:
