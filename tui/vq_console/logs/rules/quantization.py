@@ -1,4 +1,4 @@
-"""Causes in quantization: methods, plugins, flags against checkpoints, capabilities, settings, shapes.
+"""Causes in quantization: methods, flags against checkpoints, capabilities, settings, shapes.
 
 Texts: vLLM 0.6 to 0.33 (config/model.py, config/vllm.py, config/quantization.py, model_executor/layers/quantization).
 """
@@ -11,10 +11,6 @@ from vq_console.core.text import nearest
 from vq_console.logs.model import Fix
 from vq_console.logs.rules.rule import Hit, remove_args, rule, say, set_args
 
-_PLUGINS = {
-    "gguf": "vllm-gguf-plugin",
-    "bitsandbytes": "vllm-bnb-plugin",
-}
 _ONLINE = {
     "fp8_w8a8": "fp8_per_tensor",
     "w8a8_fp8": "fp8_per_tensor",
@@ -40,24 +36,6 @@ def _unknown_method(hit: Hit) -> tuple[Fix, ...]:
     elif re.search(r"int4|w4a16|4bit|4-bit", method, re.IGNORECASE):
         fixes.append(say("INT4 needs a checkpoint made for it (AWQ, GPTQ, compressed-tensors W4A16)."))
     return tuple(fixes)
-
-
-def _plugin(hit: Hit) -> tuple[Fix, ...]:
-    text = hit.line.message.lower()
-    package = next((package for name, package in _PLUGINS.items() if name in text), None)
-    if package is None:
-        asked = re.search(r"`?pip install ([\w.\-\[\]>=]+)", hit.line.message) or re.search(
-            r"No module named '([\w.]+)'", hit.line.message
-        )
-        package = asked[1] if asked else None
-    if package is None:
-        return ()
-    return (
-        say(f"pip install {package} into the engine's environment."),
-        say(
-            "Or take a checkpoint in a format that vLLM has built in (safetensors: AWQ, GPTQ, FP8, compressed-tensors)."
-        ),
-    )
 
 
 def _conflict_words(hit: Hit) -> str:
@@ -113,6 +91,7 @@ def _online_alone(_hit: Hit) -> tuple[Fix, ...]:
 
 
 def split_fixes(hit: Hit) -> tuple[Fix, ...]:
+    """What to do where a layer cannot be cut into as many parts."""
     facts = hit.context.facts
     size = facts.get("tensor_parallel_size") or hit.context.asked("tensor_parallel_size", "tp")
     fixes: list[Fix] = []
@@ -129,97 +108,6 @@ def split_fixes(hit: Hit) -> tuple[Fix, ...]:
 
 
 RULES = (
-    rule(
-        "quant-plugin-missing",
-        "Unknown quantization method:",
-        94,
-        pattern=r"Unknown quantization method: '?(?P<method>gguf|bitsandbytes|bnb)\b",
-        fixes=_plugin,
-    ),
-    rule(
-        "quant-plugin-missing",
-        "invalid choice: '",
-        97,
-        pattern=r"argument --(?:quantization|load-format)\S*: invalid choice: '(?P<method>gguf|bitsandbytes)'",
-        fixes=_plugin,
-    ),
-    rule(
-        "quant-plugin-missing",
-        "is not a valid JSON file",
-        90,
-        pattern=r"config file at '[^']*\.gguf' is not a valid JSON file",
-        fixes=_plugin,
-    ),
-    rule(
-        "quant-plugin-missing",
-        ".gguf",
-        74,
-        pattern=(
-            r"(?:UnicodeDecodeError|Unrecognized model|not a valid model identifier|Repo id must|Can't load the "
-            r"configuration).*\.gguf"
-        ),
-        fixes=_plugin,
-    ),
-    rule(
-        "quant-plugin-missing",
-        "oad format `",
-        90,
-        pattern=r"oad format `(?:gguf|bitsandbytes)` is not supported",
-        fixes=_plugin,
-    ),
-    rule(
-        "quant-plugin-missing",
-        "nknown load_format:",
-        90,
-        pattern=r"nknown load_format: (?:gguf|bitsandbytes)",
-        fixes=_plugin,
-    ),
-    rule(
-        "quant-plugin-missing",
-        "bitsandbytes",
-        80,
-        pattern=(
-            r"(?:[Pp]lease install bitsandbytes|No module named '(?:bitsandbytes|vllm_bnb_plugin)|requires "
-            r"bitsandbytes|install the plugin.*bitsandbytes)"
-        ),
-        fixes=_plugin,
-    ),
-    rule("quant-plugin-missing", "No module named 'gguf'", 80, fixes=_plugin),
-    rule("quant-plugin-missing", "is required to use MX-FP", 80, fixes=_plugin),
-    rule("quant-plugin-missing", "Please install torchao", 80, fixes=_plugin),
-    rule("quant-plugin-missing", "auto_round_kernel", 70, fixes=_plugin),
-    rule(
-        "quant-plugin-missing",
-        "lease install",
-        62,
-        pattern=r"lease install (?P<package>[\w\-]+).*(?:quantiz|GPTQ|AWQ|HQQ|AQLM)",
-        fixes=_plugin,
-    ),
-    rule(
-        "plugin-version-conflict",
-        "with the same name and overload name multiple times",
-        84,
-        fixes=lambda hit: (
-            say("Uninstall the plugin that registers this operator, or take the vLLM version it was made for."),
-        ),
-    ),
-    rule("plugin-version-conflict", "Only a single TORCH_LIBRARY can be used to register the namespace", 80),
-    rule(
-        "plugin-version-conflict",
-        "lugin",
-        60,
-        pattern=(
-            r"(?:Failed to load plugin|[Pp]lugin \S+ (?:requires|needs) vllm|plugin.*(?:incompatible|not compatible) "
-            r"with)"
-        ),
-    ),
-    rule(
-        "plugin-version-conflict",
-        "is already registered",
-        58,
-        pattern=r"(?:quantization method|operator|custom op|Quantization).{0,80}is already registered",
-    ),
-    rule("plugin-version-conflict", "Platform plugin", 50, pattern=r"Only one platform plugin can be activated"),
     rule(
         "quant-method-unknown",
         "Unknown quantization method:",
