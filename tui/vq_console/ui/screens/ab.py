@@ -28,6 +28,7 @@ class AbScreen(ConsoleScreen):
     """Two arms, four views of how they differ."""
 
     MODE = "ab"
+    AUTO_FOCUS = "#arm-a"
     HELP_TEXT = (
         "Compare two ways of serving. An arm is a profile (it is started and stopped for you), a running "
         "server or a URL. Live shows one prompt answered by both and where they part. Quick and Standard "

@@ -35,6 +35,7 @@ class HistoryScreen(ConsoleScreen):
     """A table of runs and the verdict of the one under the cursor."""
 
     MODE = "history"
+    AUTO_FOCUS = "#runs"
     PUMP_HZ = 1.0
     HELP_TEXT = (
         "Every comparison that was made, newest first. Enter opens it on the A/B screen as it was. d compares "

@@ -27,6 +27,7 @@ class LogsScreen(ConsoleScreen):
     """One log at a time, of a server or any file."""
 
     MODE = "logs"
+    AUTO_FOCUS = "LogView"
     PUMP_HZ = 15.0
     HELP_TEXT = (
         "The log of a server, or of any vLLM anywhere: o opens a file. The explanation on the right names the "

@@ -50,6 +50,7 @@ class ProfilesScreen(ConsoleScreen):
     """List, form or TOML, live plan."""
 
     MODE = "profiles"
+    AUTO_FOCUS = "#profile-list"
     PUMP_HZ = 2.0
     HELP_TEXT = (
         "A profile says how to serve one model. Change it in the form or as TOML (T); the right side says at "

@@ -32,6 +32,7 @@ class ServersScreen(ConsoleScreen):
     """GPUs, servers, details of the selected server."""
 
     MODE = "servers"
+    AUTO_FOCUS = "#servers"
     HELP_TEXT = (
         "GPUs with who holds their memory; servers with what was asked for and which kernel really runs. ● "
         "ready (one token came out)   ◐ starting   ○ queued: one start at a time per GPU   ✖ failed   ▲ needs "
