@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -13,10 +15,10 @@ from vq_console.core import http
 from vq_console.core.errors import LaunchError
 from vq_console.engines.find import choose_engine
 from vq_console.profiles.model import Profile
-from vq_console.serving.control import keep_quiet, stop_server, wait_ready
+from vq_console.serving.control import keep_quiet, wait_ready
 from vq_console.serving.keeping import procfs
 from vq_console.serving.launch import Settings, launch
-from vq_console.serving.model import ServerRecord, ServerState
+from vq_console.serving.model import ServerRecord
 from vq_console.serving.view import server_json
 
 
@@ -33,10 +35,13 @@ def ask(record: ServerRecord) -> None:
     http.post(f"{record.url}/v1/completions", {"model": record.model, "prompt": "x", "max_tokens": 2}, timeout=10)
 
 
-def test_an_engine_that_dies_leaves_exit_code_zero(bench: Bench) -> None:
+def test_quiet_and_then_an_engine_that_dies_with_exit_code_zero(bench: Bench) -> None:
     simulated({"exit_zero_after": 2})
     record = wait_ready("sim", timeout_s=30)
     living = bench.members(record)
+    assert record.log is not None
+    keep_quiet("sim", 60)
+    bench.wait(lambda: not _growing(record.log))  # each look would be a line of its access log
     for _ in range(3):
         ask(record)
     ended = bench.until("sim", "failed", timeout_s=30)
@@ -69,19 +74,8 @@ def test_ready_in_the_log_but_dead_at_the_first_token(bench: Bench) -> None:
     assert shown["problem"]["slug"] in str(caught.value)
 
 
-def test_quiet_leaves_a_measurement_alone(bench: Bench) -> None:
-    simulated()
-    record = wait_ready("sim", timeout_s=30)
-    assert record.log is not None
-    keep_quiet("sim", 60)
-    bench.wait(lambda: not _growing(bench, record.log))
-    assert stop_server("sim").state is ServerState.STOPPED
-
-
-def _growing(bench: Bench, log: str) -> bool:
-    import os
-    import time
-
+def _growing(log: str | None) -> bool:
+    assert log is not None
     before = os.path.getsize(log)
     time.sleep(0.5)  # several times the interval at which /health is asked here
     return os.path.getsize(log) != before
