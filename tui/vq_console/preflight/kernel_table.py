@@ -157,25 +157,24 @@ CUDA_LINEAR: dict[str, tuple[Row, ...]] = {
 
 LEGACY_LINEAR: dict[str, tuple[Row, ...]] = {
     "fp8_tensor": (
-        Row("Marlin (FP8)", ((80, 88),), "weight-only", source="report: vLLM 0.5 to 0.19, apply_fp8_marlin_linear"),
-        Row("CUTLASS (FP8)", ((89, 99),), source="report: vLLM 0.5 to 0.19, cutlass_scaled_mm"),
+        Row(UNREAD, ((80, 88),), "weight-only", source="report: vLLM 0.5 to 0.19, apply_fp8_marlin_linear"),
+        Row(UNREAD, ((89, 99),), source="report: vLLM 0.5 to 0.19, cutlass_scaled_mm"),
     ),
     "fp8_channel": (
-        Row("Marlin (FP8)", ((80, 88),), "weight-only", source="report: vLLM 0.5 to 0.19, apply_fp8_marlin_linear"),
-        Row("CUTLASS (FP8)", ((89, 99),), source="report: vLLM 0.5 to 0.19, cutlass_scaled_mm"),
+        Row(UNREAD, ((80, 88),), "weight-only", source="report: vLLM 0.5 to 0.19, apply_fp8_marlin_linear"),
+        Row(UNREAD, ((89, 99),), source="report: vLLM 0.5 to 0.19, cutlass_scaled_mm"),
     ),
-    "fp8_block": (
-        Row("Marlin (FP8)", ((80, 88),), "weight-only", source="report: vLLM 0.11 on A100, 'Weight-only FP8'"),
-    ),
+    "fp8_block": (Row(UNREAD, ((80, 88),), "weight-only", source="report: vLLM 0.11 on A100, 'Weight-only FP8'"),),
     "wna16": (
         Row("MacheteLinearKernel", HOPPER, versions=span(">=0.6.2"), groups=(-1, 64, 128), bits=(4, 8)),
         Row("MarlinLinearKernel", ((80, 999),), versions=span(">=0.6"), groups=MARLIN_GROUPS, bits=(4, 8)),
     ),
     "int8": (Row("CutlassInt8ScaledMMLinearKernel", ((75, 99),), source="report: vLLM 0.5 to 0.19"),),
-    "nvfp4": (Row("Marlin (NVFP4)", ((75, 99),), "weight-only", span(">=0.9"), source="report: vLLM 0.9 to 0.19"),),
-    "mxfp8": (Row("Marlin (MXFP8)", ((75, 99),), "weight-only", span(">=0.19"), source="report: vLLM 0.19 notes"),),
+    "nvfp4": (Row(UNREAD, ((75, 99),), "weight-only", span(">=0.9"), source="report: vLLM 0.9 to 0.19"),),
+    "mxfp8": (Row(UNREAD, ((75, 99),), "weight-only", span(">=0.19"), source="report: vLLM 0.19 notes"),),
 }
-"""What public reports say of releases before 0.20.2; a family without a row is unknown there."""
+"""What public reports say of releases before 0.20.2, whose kernels had no class names in the log; a family without a
+row is unknown there."""
 
 CPU_LINEAR: dict[str, tuple[Row, ...]] = {
     "int8": (

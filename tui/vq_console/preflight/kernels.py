@@ -100,7 +100,8 @@ def _by_version(
     if where.version < READ[0]:
         old = legacy.get(scheme.family)
         pick = _first(old, scheme, where, where.version, only) if old else UNKNOWN
-        return pick if pick.kernel else UNKNOWN
+        # What no report speaks of is not known; that the table has no row for it proves nothing here.
+        return pick if pick.grade != "unsupported" else UNKNOWN
     if rows is None:
         return UNKNOWN
     picks = [_first(rows, scheme, where, version, only) for version in neighbours(where.version)]
