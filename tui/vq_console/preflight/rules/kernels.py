@@ -35,8 +35,9 @@ def slower_than_promised(context: Context) -> Iterator[Hit]:
         return
     how = "16-bit math (weights stay small)" if row.grade == "weight-only" else "emulation in 16 bit"
     where = f"SM {s.sm / 10:.1f}" if s.sm is not None else s.device
+    kernel = f"on {row.kernel} " if row.kernel else ""
     yield Hit(
-        f"{row.scheme} runs {f'on {row.kernel} ' if row.kernel else ''}here with {how}: slower than the format promises",
+        f"{row.scheme} runs {kernel}here with {how}: slower than the format promises",
         evidence=f"{where}, vLLM {version_text(s.version)}; {row.source}",
         fix=_native(context),
         patch=_native_patch(context),
