@@ -24,7 +24,7 @@ from vq_console.core.places import servers_dir
 from vq_console.serving import registry
 from vq_console.serving.environment import server_environment
 from vq_console.serving.keeping import locks
-from vq_console.serving.limits import BASE_S, ENGINE_DEFAULT_S, on_network, startup_limit_s
+from vq_console.serving.limits import BASE_S, ENGINE_DEFAULT_S, NEVER_S, on_network, startup_limit_s
 from vq_console.serving.model import LIVE, ServerRecord
 
 if TYPE_CHECKING:
@@ -131,8 +131,9 @@ def start(
     simulated = bool(engine is not None and engine.simulated)
     limit = BASE_S if settings.startup_timeout_s is None else settings.startup_timeout_s
     plan_env = dict(plan.env)
-    if limit > ENGINE_DEFAULT_S and READY_TIMEOUT not in plan_env and READY_TIMEOUT not in os.environ:
-        plan_env[READY_TIMEOUT] = str(int(limit))  # else vLLM itself gives up on a slow disk before the keeper does
+    patience = limit or NEVER_S
+    if patience > ENGINE_DEFAULT_S and READY_TIMEOUT not in plan_env and READY_TIMEOUT not in os.environ:
+        plan_env[READY_TIMEOUT] = str(int(patience))  # else vLLM itself gives up on a slow disk before the keeper does
     env = server_environment(plan_env, plan.secret_env, python=python, given=os.environ)
     uuids, lock_names, labels = _start_locks(plan, simulated)
     with _disk_trouble(plan), claimed_folder(name, plan.profile) as (folder, lock):

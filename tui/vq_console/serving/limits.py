@@ -11,6 +11,7 @@ NETWORK_FILESYSTEMS = frozenset({
 BASE_S = 1200.0
 """Imports, compilation, graphs and first-token kernels of a large model on a slow CPU, with room to spare."""
 DOWNLOAD_S = 6 * 3600.0
+NEVER_S = 7 * 86400.0
 LOCAL_GIB_PER_S = 0.1
 NETWORK_GIB_PER_S = 0.02
 ENGINE_DEFAULT_S = 600

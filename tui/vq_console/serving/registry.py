@@ -21,7 +21,9 @@ from vq_console.serving.keeping import procfs
 from vq_console.serving.model import LIVE, Identity, ServerRecord, ServerState
 
 ADOPTION_PAUSE_S = 20.0
+_MOST_FILES = 1000
 _adopted_at: dict[str, float] = {}
+_files: dict[str, tuple[tuple[int, int, int], Mapping[str, Any]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ def get_server(name: str) -> ServerRecord:
 def read_record(folder: Path, *, adopt: bool = True) -> ServerRecord:
     """The record in `folder`, held against reality. A broken file gives a failed record that says so."""
     try:
-        given = read_json(folder / "server.json")
+        given = _read(folder / "server.json")
     except (OSError, ValueError) as error:
         return ServerRecord(
             name=folder.name,
@@ -78,7 +80,7 @@ def read_record(folder: Path, *, adopt: bool = True) -> ServerRecord:
 
         return attached_record(folder, given)
     try:
-        state = read_json(folder / "state.json")
+        state: Mapping[str, Any] = _read(folder / "state.json")
     except (OSError, ValueError) as error:
         state = {"state": "failed", "reason": f"broken record: {error}"}
     try:
@@ -101,6 +103,18 @@ def read_record(folder: Path, *, adopt: bool = True) -> ServerRecord:
     return reconcile(record, reality)
 
 
+def _read(path: Path) -> Mapping[str, Any]:
+    """`read_json`, reading again only what changed: the screen asks every second, and a plan is long."""
+    status = path.stat()
+    stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
+    known = _files.get(str(path))
+    if known is None or known[0] != stamp:
+        if len(_files) > _MOST_FILES:
+            _files.clear()
+        known = _files[str(path)] = (stamp, read_json(path))
+    return known[1]
+
+
 def _records(home: Path, *, adopt: bool, elsewhere: str | None = None) -> list[ServerRecord]:
     found = []
     try:
@@ -113,7 +127,7 @@ def _records(home: Path, *, adopt: bool, elsewhere: str | None = None) -> list[S
             found.append(read_record(folder, adopt=adopt))
             continue
         try:
-            record = record_from(read_json(folder / "server.json"), read_json(folder / "state.json"), folder)
+            record = record_from(_read(folder / "server.json"), _read(folder / "state.json"), folder)
         except (OSError, ValueError, TypeError, AttributeError):
             record = ServerRecord(folder.name, ServerState.FAILED, reason="broken record", folder=str(folder))
         found.append(replace(record, host_id=elsewhere))
