@@ -388,6 +388,17 @@ def test_a_key_is_named_and_never_written(bench, monkeypatch: pytest.MonkeyPatch
     assert adopted.identity == record.identity
 
 
+def test_a_profile_cannot_reach_into_the_keeper(bench, tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("raise RuntimeError('imported')")
+    env = {"PYTHONPATH": str(tmp_path), "PYTHONHOME": "/nowhere", "LD_PRELOAD": "/nowhere.so"}
+    start(replace(bench.plan(), env=env), settings=Settings(keeper=QUICK))
+    ended = bench.until("tiny", "failed")
+    assert "exited with code 1" in ended.reason, "the server itself got them, and cannot live with them"
+    assert "/nowhere" in Path(ended.log).read_text(), "and says so"
+    seen = b"".join(Path(p).read_bytes() for p in Path(ended.folder).glob("keeper.log"))
+    assert b"imported" not in seen
+
+
 def test_names(bench) -> None:
     assert bench.ready().name == "tiny"
     assert bench.ready().name == "tiny-2"

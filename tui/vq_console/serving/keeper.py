@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import json
 import os
 import sys
 
@@ -17,7 +18,11 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(arguments: list[str]) -> int:
-    """`FOLDER [--lock-fd N] [--adopt]`: leave the console behind, then keep the server until it is gone."""
+    """`FOLDER [--lock-fd N] [--env-fd N] [--adopt]`: leave the console behind, keep the server until it is gone.
+
+    The server's environment comes as JSON on a handle: secrets in it reach no disk, and a profile's variables such as
+    PYTHONPATH do not reach the keeper.
+    """
     folder = os.path.abspath(arguments[0])
     if os.fork():
         os._exit(0)  # the console collects this one at once; the keeper itself is nobody's child to wait for
@@ -32,9 +37,13 @@ def main(arguments: list[str]) -> int:
         except BlockingIOError:
             print("another keeper has this server", file=sys.stderr)
             return 1
+    env = dict(os.environ)
+    if "--env-fd" in arguments:
+        with open(int(arguments[arguments.index("--env-fd") + 1]), encoding="utf-8") as file:
+            env = {str(key): str(value) for key, value in json.load(file).items()}
     os.chdir("/")
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    life = Life(folder)
+    life = Life(folder, env)
     if "--adopt" in arguments:
         life.adopt()
     life.run()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import re
 import subprocess
@@ -308,8 +309,11 @@ def _put_away(folder: Path) -> None:
 
 
 def spawn_keeper(folder: Path, env: Mapping[str, str], lock: int, *, adopt: bool = False) -> None:
-    """Start a keeper that is nobody's child; it inherits the lock, so that no moment is left for another."""
-    with open(folder / "keeper.log", "ab") as output:
+    """Start a keeper that is nobody's child; it inherits the lock, so that no moment is left for another.
+
+    `env` is the server's; the keeper itself runs in the console's own.
+    """
+    with open(folder / "keeper.log", "ab") as output, _in_memory(json.dumps(dict(env))) as secrets:
         process = subprocess.Popen(
             [
                 sys.executable,
@@ -318,17 +322,30 @@ def spawn_keeper(folder: Path, env: Mapping[str, str], lock: int, *, adopt: bool
                 str(folder),
                 "--lock-fd",
                 str(lock),
+                "--env-fd",
+                str(secrets),
                 *(["--adopt"] if adopt else []),
             ],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env=dict(env),
             cwd=Path(__file__).parents[2],
-            pass_fds=(lock,),
+            pass_fds=(lock, secrets),
             start_new_session=True,
         )
         process.wait(KEEPER_START_S)  # it forks and leaves; the keeper goes on
+
+
+@contextlib.contextmanager
+def _in_memory(text: str) -> Iterator[int]:
+    """A handle to read `text` from, which lies on no disk."""
+    handle = os.memfd_create("vq-console")
+    try:
+        os.write(handle, text.encode())
+        os.lseek(handle, 0, os.SEEK_SET)
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def wait_for_keeper(folder: Path) -> ServerRecord:

@@ -33,8 +33,9 @@ ADDRESS_IN_USE = ("Address already in use", "[Errno 98]")
 class Life:
     """One server's life. `step` is what the present state does each time; None ends the keeper."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, env: dict[str, str]) -> None:
         self.folder = folder
+        self.env = env
         given = files.read_json(f"{folder}/server.json")
         if given is None:
             raise SystemExit(f"{folder}/server.json: absent or broken")
@@ -175,7 +176,7 @@ class Life:
             self._end("failed", f"{self.log.path}: {error.strerror}")
             return
         try:
-            pid = start(argv, os.environ, cwd=self.given.get("cwd") or self.folder, output=output)
+            pid = start(argv, self.env, cwd=self.given.get("cwd") or self.folder, output=output)
         except StartError as error:
             self.log.note(str(error))
             self._end("failed", str(error))
@@ -212,7 +213,7 @@ class Life:
             near_host(self.given.get("host") or ""),
             int(self.state.get("port") or 0),
             model=self.given.get("model") or "",
-            api_key=os.environ.get("VLLM_API_KEY"),
+            api_key=self.env.get("VLLM_API_KEY"),
             tls=bool(self.given.get("tls")),
             every=self.every,
         )
@@ -339,7 +340,7 @@ class Life:
 
     def _may_restart(self) -> bool:
         # A keeper that adopted the server may not have its secrets; without them it would be another server.
-        has_secrets = all(name in os.environ for name in self.given.get("secret_env") or {})
+        has_secrets = all(name in self.env for name in self.given.get("secret_env") or {})
         return has_secrets and self.restarts < self.every["restart_limit"]
 
     def _begin_end(self, now: float, timeout_s: float, *, state: str, reason: str, again: str = "") -> None:
