@@ -20,9 +20,8 @@ RESULTS = Path(__file__).with_name("results.json")
 
 def collected() -> list[str]:
     """Ids of all tests marked `soak`."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-m", "soak", "--collect-only", "-q"], capture_output=True, text=True, cwd=ROOT
-    )
+    options = ["-o", "addopts=--import-mode=importlib", "-m", "soak", "--collect-only", "-q"]
+    done = subprocess.run([sys.executable, "-m", "pytest", *options], capture_output=True, text=True, cwd=ROOT)
     return [line for line in done.stdout.splitlines() if "::" in line]
 
 
