@@ -11,7 +11,8 @@ from checks_latency.synthetic import CLEAN, facts, record
 from vq_console.checks.bench import hold_devices, share_device
 from vq_console.checks.counters import Counters, parse_counters
 from vq_console.checks.endpoint import Endpoint
-from vq_console.checks.validity import run_notes, void_reasons
+from vq_console.checks.validity import machine_notes, run_notes, void_reasons
+from vq_console.hardware.model import Gpu
 
 GOOD = [record(number=k, send_s=k) for k in range(4)]
 SENT = 4 * 64
@@ -115,3 +116,74 @@ def test_one_load_at_a_time_on_a_device(vq_home: Path) -> None:
     assert share_device(endpoint("GPU-1"), endpoint("GPU-1", "GPU-2"))
     assert not share_device(endpoint("GPU-1"), endpoint("GPU-2"))
     assert share_device(endpoint(), endpoint(device="cpu"))  # unknown counts as shared
+
+
+def test_a_kept_connection_that_stalls_is_found(tmp_path: Path, vq_home: Path) -> None:
+    """Trap 10: 40 ms between a kept and a new connection."""
+    from simulator.running import served
+    from vq_console.checks.bench import Bench
+    from vq_console.checks.progress import Silent
+
+    found = {}
+    for stall in (0.0, 40.0):
+        folder = tmp_path / f"{stall:.0f}"
+        folder.mkdir()
+        with (
+            served(folder, {"keepalive_stall_ms": stall, "ttft_sd": 0.0}) as running,
+            Bench(folder / "b", Silent()) as bench,
+        ):
+            bench.add("A", running.endpoint)
+            found[stall] = bench.stall_ms("A", 1)
+    assert [flag.flag for flag in machine_notes("A", stall_ms=found[40.0], gpu_pct=None)] == ["keep-alive-stall"], found
+    assert machine_notes("A", stall_ms=found[0.0], gpu_pct=None) == (), found
+
+
+def test_a_gpu_that_others_use_is_said() -> None:
+    assert [flag.flag for flag in machine_notes("A", stall_ms=None, gpu_pct=37)] == ["gpu-busy"]
+    assert machine_notes("A", stall_ms=0.4, gpu_pct=3) == ()
+
+
+class _Gpus:
+    """GPU samples as NVML gives them, one GPU of ours and one of others."""
+
+    def __init__(self, clocks: list[int], throttled: int = 0) -> None:
+        self._clocks = clocks
+        self._throttled = throttled
+        self.count = 0
+
+    def sample(self) -> tuple[Gpu, ...]:
+        clock = self._clocks[min(self.count, len(self._clocks) - 1)]
+        reason = ("sw power cap", "gpu idle") if self.count < self._throttled else ("gpu idle",)
+        self.count += 1
+        ours = Gpu(0, uuid="GPU-1", power_w=300.0, sm_clock_mhz=clock, utilization_pct=4, throttle=reason)
+        return ours, Gpu(1, uuid="GPU-2", power_w=90.0, sm_clock_mhz=300, utilization_pct=99)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_gpus_are_watched_by_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    from vq_console.checks import gpu_watch
+    from vq_console.checks.gpu_watch import GpuWatch
+
+    monkeypatch.setattr(gpu_watch, "_INTERVAL_S", 0.005)
+    gpus = _Gpus([1200] * 10 + [1980] * 40 + [1700] * 60, throttled=60)
+    watch = GpuWatch(("GPU-1",), gpus)  # type: ignore[arg-type]
+    with watch:
+        while gpus.count < 90:
+            time.sleep(0.005)
+    first, second = watch.clocks()
+    assert first is not None
+    assert second == 1700
+    assert first > second
+    assert watch.throttle() == ("sw power cap",)
+    assert {watts for _, watts in watch.power()} == {300.0}
+    assert watch.idle_utilization() == 4
+    nothing = GpuWatch(())
+    with nothing:
+        pass
+    assert nothing.clocks() == (None, None)
+    assert nothing.power() == nothing.throttle() == ()
+    assert nothing.idle_utilization() is None

@@ -31,6 +31,7 @@ from vq_console.core.files import file_lock
 from vq_console.core.places import state_dir
 
 _IDLE_WAIT_S = 5.0
+_STALL_REQUESTS = 3
 PROBE_PROMPT, PROBE_OUTPUT = 64, 8
 
 
@@ -155,9 +156,11 @@ class Bench:
                 return found
             time.sleep(0.1)
 
-    def run(self, turn: Turn, load: Load, level: Level, *, phase: int = 0) -> tuple[BlockEntry, list[RequestRecord]]:
+    def run(
+        self, turn: Turn, load: Load, level: Level, *, phase: int = 0, fresh: bool = False
+    ) -> tuple[BlockEntry, list[RequestRecord]]:
         """One block: its facts (not yet kept) and its records (already in the file)."""
-        order = self._order(turn, load, level)
+        order = replace(self._order(turn, load, level), fresh=fresh)
         other = next((name for name in self.arms if name != turn.arm and self._shares(name, turn.arm)), None)
         names = [turn.arm, *([other] if other else [])]
         before = self.wait_idle(names)
@@ -218,6 +221,27 @@ class Bench:
                 "See the server's log; ready is not proven until one token came out.",
             )
         return ProbeTimes(ttft, tpot, PROBE_PROMPT)
+
+    def stall_ms(self, name: str, seed: int) -> float | None:
+        """How much later first tokens come on a kept connection than on a new one, in milliseconds; None if unknown.
+
+        About 40 ms is the signature of Nagle's algorithm meeting a delayed acknowledgement: a new connection is still
+        acknowledged at once. Requests of one token, so that nothing but the first token is timed.
+        """
+        medians = []
+        for number, fresh in ((-200, False), (-201, True)):
+            turn = Turn(number, 1, name, 0)
+            level = Level(1, 10.0, requests_per_stream=_STALL_REQUESTS)
+            _, records = self.run(turn, Load(16, 1, seed), level, fresh=fresh)
+            times = sorted(ttft for record in records if (ttft := times_of(record).ttft) is not None)
+            if len(times) < _STALL_REQUESTS:
+                return None
+            medians.append(times[len(times) // 2])
+        return (medians[0] - medians[1]) * 1000
+
+    def busy_gpu(self, name: str) -> int | None:
+        """Utilisation of a server's GPUs in percent while no load is ours; None where unknown."""
+        return self._watch[name].idle_utilization()
 
     def warm_up(self, load: Load, concurrencies: Sequence[int], blocks: int) -> dict[int, float]:
         """Discarded blocks with prompts of their own on every arm; the longest request lifetime seen per level."""

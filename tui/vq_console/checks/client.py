@@ -35,14 +35,18 @@ class Connection:
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self._url = url
+        self._headers = dict(headers)
+        self._session = self._open()
+
+    def _open(self) -> aiohttp.ClientSession:
         trace = aiohttp.TraceConfig()
         trace.on_connection_create_end.append(self._connected)
         trace.on_request_chunk_sent.append(self._sending)
         # The limit of one makes the connection this stream's own; the keep-alive outlasts any pause between blocks,
         # so that only the server may close it.
-        self._session = aiohttp.ClientSession(
+        return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=1, keepalive_timeout=3600, ttl_dns_cache=3600),
-            headers=dict(headers),
+            headers=self._headers,
             timeout=aiohttp.ClientTimeout(total=None),
             trace_configs=[trace],
             auto_decompress=False,
@@ -101,6 +105,11 @@ class Connection:
             exchange.error = f"{type(error).__name__}: {error}"[:300]
         finally:
             exchange.end_ns = time.perf_counter_ns()
+
+    async def renew(self) -> None:
+        """Drop the connection, so that the next request makes a new one."""
+        await self._session.close()
+        self._session = self._open()
 
     async def close(self) -> None:
         """Close the connection."""

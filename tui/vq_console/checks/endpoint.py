@@ -120,6 +120,17 @@ def tokenize(endpoint: Endpoint, text: str, *, special: bool = False, timeout: f
     return tuple(int(token) for token in tokens) if isinstance(tokens, list) else None
 
 
+def same_chat(a: Endpoint, b: Endpoint) -> bool:
+    """Whether the same messages become the same token IDs on both servers; True where a server cannot say."""
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello, how are you?"}]
+    found = []
+    for endpoint in (a, b):
+        answer = endpoint.post("/tokenize", {"model": endpoint.model, "messages": messages}, timeout=30.0)
+        value = answer.json()
+        found.append(value.get("tokens") if answer.ok and isinstance(value, dict) else None)
+    return None in found or found[0] == found[1]
+
+
 def probe(endpoint: Endpoint, *, timeout: float = 120.0) -> Capabilities:
     """Ask a server what it can do, with at most seven tiny requests; the first may compile for minutes.
 

@@ -18,10 +18,10 @@ _INTERVAL_S = 0.2
 class GpuWatch:
     """Watches some GPUs by UUID; without any, or without a driver, everything it says is None."""
 
-    def __init__(self, uuids: Sequence[str]) -> None:
+    def __init__(self, uuids: Sequence[str], poller: GpuPoller | None = None) -> None:
         self._uuids = frozenset(uuids)
-        self._poller: GpuPoller | None = None
-        if self._uuids:
+        self._poller = poller
+        if self._uuids and poller is None:
             from vq_console.hardware.probe import GpuPoller
 
             self._poller = GpuPoller(processes=False)
@@ -74,6 +74,15 @@ class GpuWatch:
         return tuple(
             sorted(reason for reason, count in counts.items() if count >= most and "idle" not in reason.lower())
         )
+
+    def idle_utilization(self, samples: int = 3) -> int | None:
+        """Median utilisation in percent while nothing of ours runs; None where unknown."""
+        values = []
+        for _ in range(samples if self._poller is not None else 0):
+            self._sample()
+            values += [gpu.utilization_pct for gpu in self._samples[-1][1] if gpu.utilization_pct is not None]
+            time.sleep(_INTERVAL_S)
+        return sorted(values)[len(values) // 2] if values else None
 
     def power(self) -> tuple[tuple[int, float], ...]:
         """(monotonic nanoseconds, watts over all watched GPUs) of each sample that has a power for every GPU."""

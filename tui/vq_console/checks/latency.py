@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vq_console.checks.bench import Bench, Load, devices_of, hold_devices, share_device
-from vq_console.checks.endpoint import Endpoint
+from vq_console.checks.endpoint import Endpoint, same_chat
 from vq_console.checks.latency_blocks import BlockResult, measure_folder
 from vq_console.checks.latency_decide import (
     BUDGET,
@@ -33,9 +33,9 @@ from vq_console.checks.latency_settings import LatencySettings, own_requests, se
 from vq_console.checks.measures import Slo
 from vq_console.checks.progress import Progress, Silent
 from vq_console.checks.prompts import same_pool
-from vq_console.checks.records import read_records
+from vq_console.checks.records import measured_records
 from vq_console.checks.schedule import LatencyPlan, choose_plan, plan_from_json, refine_plan, turns_of_pair, warmup_s
-from vq_console.checks.validity import Flag, run_notes
+from vq_console.checks.validity import Flag, machine_notes, run_notes
 from vq_console.core.errors import CheckError
 from vq_console.core.files import read_json, write_json
 
@@ -121,7 +121,7 @@ class _Comparison:
             for level, end in self._ends.items():
                 if end == OPEN:
                     self._ends[level] = CANCELLED
-            self._notes += run_notes(list(read_records(self._bench.folder)))
+            self._notes += run_notes(measured_records(self._bench.folder))
             self._keep(plan, seconds)
         return make_result(
             self._blocks,
@@ -184,6 +184,8 @@ class _Comparison:
             out.append(
                 Flag("different-tokenizers", "prompts have the same length but not the same tokens on both arms")
             )
+        if self._settings.chat and not same_chat(a.endpoint, b.endpoint):
+            out.append(Flag("different-chat-templates", "the same messages become different tokens on the two arms"))
         for arm in (a, b):
             able = arm.capabilities
             if not able.exact_length:
@@ -208,8 +210,11 @@ class _Comparison:
             bench.warm_up(self._load(plan), [level.concurrency for level in plan.levels], 1)
             return plan
         probes = []
-        for name in self._endpoints:
+        for name, endpoint in self._endpoints.items():
+            busy = bench.busy_gpu(name)
             probes.append(bench.probe_times(name, settings.seed))
+            stall = bench.stall_ms(name, settings.seed)
+            self._notes += machine_notes(endpoint.label, stall_ms=stall, gpu_pct=busy)
             times = f"first token {probes[-1].ttft_s * 1000:.0f} ms, then {probes[-1].tpot_s * 1000:.1f} ms per token"
             self._progress.event("probe", f"{self._endpoints[name].label}: {times}", arm=name)
         plan = choose_plan(settings, probes, cpu=self._cpu(), left_s=self._left())

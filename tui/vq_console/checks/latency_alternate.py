@@ -21,7 +21,7 @@ from vq_console.checks.latency_result import LatencyResult, run_flags
 from vq_console.checks.latency_settings import LatencySettings, own_requests
 from vq_console.checks.measures import Slo
 from vq_console.checks.progress import Progress, Silent
-from vq_console.checks.records import read_records
+from vq_console.checks.records import measured_records
 from vq_console.checks.schedule import PHASE_STEP, LatencyPlan, Turn, choose_plan, refine_plan
 from vq_console.checks.statistics import Interval, Ratio, aba_ratio
 from vq_console.checks.validity import Flag, run_notes
@@ -131,7 +131,7 @@ class AlternatingLatency:
         flags = list(run_flags(self._blocks, ends, settings))
         if not complete:
             flags.append(Flag("no-return-to-a", "without the second A phase a drift cannot be told from a difference"))
-        flags += run_notes(list(read_records(self._folder)))
+        flags += run_notes(measured_records(self._folder))
         concurrencies = [level.concurrency for level in plan.levels]
         return LatencyResult(
             outcomes=alternating_outcomes(self._blocks, concurrencies, settings, complete=complete),

@@ -16,7 +16,7 @@ from vq_console.checks.latency_result import pooled_percentiles
 from vq_console.checks.latency_settings import LatencySettings, own_requests
 from vq_console.checks.measures import Slo, geometric_mean
 from vq_console.checks.progress import Progress, Silent
-from vq_console.checks.records import read_records
+from vq_console.checks.records import measured_records
 from vq_console.checks.schedule import LatencyPlan, Turn, choose_plan, refine_plan, warmup_s
 from vq_console.checks.validity import Flag, run_notes
 from vq_console.checks.worth import knee, worth
@@ -140,7 +140,7 @@ def check_latency(
                 block = bench.measure(turn, load, level)
                 if not told.cancelled():
                     blocks.append(block)
-        flags = list(run_notes(list(read_records(folder))))
+        flags = list(run_notes(measured_records(folder)))
         flags += [Flag(flag.flag, f"{block.turn.block}: {flag.detail}") for block in blocks for flag in block.void]
         if len(blocks) < total and not told.cancelled():
             flags.append(Flag("budget-ended", f"{len(blocks)} of {total} blocks fitted into the budget"))

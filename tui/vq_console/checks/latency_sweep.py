@@ -14,7 +14,7 @@ from vq_console.checks.latency_one import LatencyFigures
 from vq_console.checks.latency_settings import LatencySettings, own_requests
 from vq_console.checks.measures import Slo, geometric_mean
 from vq_console.checks.progress import Progress, Silent
-from vq_console.checks.records import read_records
+from vq_console.checks.records import measured_records
 from vq_console.checks.schedule import Level, Turn, choose_plan, shape_level
 from vq_console.checks.validity import Flag, run_notes
 from vq_console.core.files import write_json
@@ -80,7 +80,7 @@ def sweep_latency(
                 ended = "kv-cache-full"
                 break
             concurrency *= 2
-        flags = list(run_notes(list(read_records(folder))))
+        flags = list(run_notes(measured_records(folder)))
         if ended:
             flags.append(Flag(ended, f"the sweep ended at {concurrency} streams"))
         result = LatencyFigures(

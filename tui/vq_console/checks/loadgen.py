@@ -231,6 +231,8 @@ class Block:
         while not self._stopping.is_set() and failures < _MOST_FAILURES:
             if order.requests_per_stream is not None and number >= order.requests_per_stream:
                 return
+            if order.fresh:
+                await self._connections[index].renew()
             exchange = await self._one(index, number, self._connections[index], None)
             failures = failures + 1 if exchange.error or exchange.status != 200 else 0
             number += 1

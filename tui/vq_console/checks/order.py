@@ -52,6 +52,8 @@ class BlockOrder:
     drain_s: float = 10.0
     timeout_s: float = 300.0
     arrivals_s: tuple[float, ...] = ()
+    fresh: bool = False
+    """A new connection for every request; its handshake is in no figure. For the keep-alive probe only."""
     requests: tuple[Mapping[str, Any], ...] = ()
     vllm: bool = False
     exact_length: bool = False

@@ -91,6 +91,11 @@ def read_records(folder: Path) -> Iterator[RequestRecord]:
             continue
 
 
+def measured_records(folder: Path) -> list[RequestRecord]:
+    """The records of measured blocks: probes and warm-up (pairs below zero, `p-…`) are left out."""
+    return [record for record in read_records(folder) if not record.block.startswith("p-")]
+
+
 def records_by_block(folder: Path) -> dict[str, list[RequestRecord]]:
     """Records grouped by their block, in file order."""
     out: dict[str, list[RequestRecord]] = {}

@@ -23,6 +23,8 @@ CPU_SHARE = 0.8
 CLOCK_SHARE = 0.03
 OTHER_LOAD_SHARE = 0.01
 CONCURRENCY_SHARE = 0.1
+STALL_MS = (30.0, 60.0)
+BUSY_GPU_PCT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,17 @@ def _machine(facts: BlockFacts) -> list[Flag]:
     if facts.throttle:
         out.append(Flag("throttled", ", ".join(facts.throttle)))
     return out
+
+
+def machine_notes(label: str, *, stall_ms: float | None, gpu_pct: int | None) -> tuple[Flag, ...]:
+    """What the probes before a run require to be said of one server and its GPU."""
+    out = []
+    if stall_ms is not None and STALL_MS[0] <= stall_ms <= STALL_MS[1]:
+        text = f"{label}: first tokens come {stall_ms:.0f} ms later on a kept connection (Nagle and delayed ACK)"
+        out.append(Flag("keep-alive-stall", text))
+    if gpu_pct is not None and gpu_pct > BUSY_GPU_PCT:
+        out.append(Flag("gpu-busy", f"{label}: its GPU was {gpu_pct} % busy before any load of ours"))
+    return tuple(out)
 
 
 def run_notes(records: Sequence[RequestRecord]) -> tuple[Flag, ...]:

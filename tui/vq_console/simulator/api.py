@@ -57,6 +57,7 @@ class Api:
         self._created = int(time.time())
         self._random = random.Random(spec.seed + 1)
         self._number = 0
+        self._peers: set[Any] = set()
         self._send_log = SendLog(spec.send_log) if spec.send_log else None
         self.on_request: Callable[[int], None] = lambda _: None
         """Called with the number of each generation request, before it is worked on; faults hang here."""
@@ -310,6 +311,13 @@ class Api:
         text = self._model.tokenizer.decode(tokens)
         return any(stop in text for stop in asked.stop)
 
+    def _reused(self, request: web.Request) -> bool:
+        """Whether this connection has carried a request before."""
+        peer = request.transport.get_extra_info("peername") if request.transport else None
+        known = peer in self._peers
+        self._peers.add(peer)
+        return known
+
     async def _stream(self, request: web.Request, asked: Asked, request_id: str, arrival_ns: int) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         chunks = Chunks(asked, request_id, self._model)
@@ -318,6 +326,8 @@ class Api:
         run = self._engine.run(self._work(asked))
         reason = None
         try:
+            if self._spec.keepalive_stall_ms and self._reused(request):
+                await asyncio.sleep(self._spec.keepalive_stall_ms / 1000)
             await response.prepare(request)
             if asked.chat:
                 await response.write(chunks.role())

@@ -96,6 +96,8 @@ class SimSpec:
     hiccup_ms: float = 0.0
     drift_per_minute: float = 0.0
     """Relative slow-down of TTFT and TPOT per minute since ready."""
+    keepalive_stall_ms: float = 0.0
+    """Added to TTFT of every request but the first of a connection, as Nagle and delayed ACK do."""
     tokens_per_chunk: int = 1
     kv_tokens: int | None = None
     max_model_len: int | None = None
