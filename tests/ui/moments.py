@@ -58,12 +58,12 @@ def server(
         **more,
     }  # fmt: skip
     metrics = {
-        "tokens_per_s": 1320.0,
-        "ttft_p50_s": 0.031,
-        "ttft_p95_s": 0.041,
+        "generation_tokens_per_s": 1320.0,
+        "ttft_p50_ms": 31.0,
+        "ttft_p95_ms": 41.0,
         "running": 3,
         "waiting": 0,
-        "kv_use": 0.12,
+        "kv_usage_pct": 12.0,
     }
     return ServerSnapshot(record, seen, metrics if state is ServerState.READY else {})
 

@@ -62,12 +62,13 @@ async def test_home_tells_kernels_problems_and_keys(console: Make, size: tuple[i
         await settle(pilot)
         text = shown(app)
         assert "fp8_per_tensor → CutlassFP8" in text or size[0] == 60
-        assert "✖ mla failed: Context does not fit the KV cache" in text
-        assert "✖ 1 failed" in text or size[0] < 100
+        assert "✖ mla failed: Context does not fit" in text
+        assert "w look  p fix" in text
+        assert "✖ 1" in text
         if size[0] >= 160:
             assert "▲ expected CutlassFP8" in text
             assert "SM 9.0" in text
-            assert "31 ms/41 ms" in text
+            assert "31 / 41 ms" in text
             assert "loading weights" in text
             assert "queued (gpu 0)" in text
             assert "bf16 0" not in text
@@ -91,7 +92,7 @@ async def test_failed_server_shows_root_line_fix_and_its_key(console: Make) -> N
         app.screen.query_one("#servers", DataTable).move_cursor(row=4)
         await settle(pilot)
         problem = str(app.screen.query_one("#problem", Static).content)
-        assert "line 84: To serve at least one request [with brackets]" in problem
+        assert "log line 84 (enter): To serve at least one request [with brackets]" in problem
         assert "Lower --max-model-len to 52,144.  [p] apply" in problem
 
 

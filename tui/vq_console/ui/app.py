@@ -1,23 +1,30 @@
-"""The application: modes, bindings, theme, lifetime of the hub. Screens do the rest."""
+"""The application: modes, bindings, theme, lifetime of the hub, what is said on every screen. Screens do the rest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal, cast
 
-from textual.app import App, SystemCommand
+from textual.app import App, SuspendNotSupported, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.driver import Driver
 from textual.screen import Screen
 
 from vq_console.core.errors import ExitCode
+from vq_console.ui.ascii_driver import ascii_driver
 from vq_console.ui.hub import Hub
+from vq_console.ui.notices import notices
 from vq_console.ui.screens.ab import AbScreen
+from vq_console.ui.screens.base import ConsoleScreen
 from vq_console.ui.screens.history import HistoryScreen
 from vq_console.ui.screens.logs import LogsScreen
 from vq_console.ui.screens.profiles import ProfilesScreen
 from vq_console.ui.screens.servers import ServersScreen
-from vq_console.ui.settings import UiSettings, load_settings, save_settings
+from vq_console.ui.settings import UiSettings, last_looked, load_settings, save_looked, save_settings
 from vq_console.ui.widgets.help import HelpScreen
 from vq_console.ui.widgets.topbar import TopBar
 
@@ -28,6 +35,7 @@ MODE_NAMES = {
     "ab": "A/B",
     "history": "History",
 }
+NOTICE_PERIOD_S = 1.0
 
 
 class VqConsole(App[int]):
@@ -55,26 +63,48 @@ class VqConsole(App[int]):
     def __init__(
         self, *, simulated: bool = False, settings: UiSettings | None = None, open_run: Path | None = None
     ) -> None:
+        # The driver is chosen while the base class is made, and ASCII needs another one.
+        self.settings = settings if settings is not None else load_settings()
         super().__init__()
         self.simulated = simulated
         self.hub = Hub()
-        self.settings = settings if settings is not None else load_settings()
         self.selected_server: str | None = None
         self.log_path: str | None = None
         self.compare_arm: str | None = None
         """An arm that another screen wants compared, e.g. `server:fp8`."""
         self.open_run = open_run
         """A run folder that another screen wants shown."""
+        self.last_looked = last_looked()
+        """When the console was closed before; None the first time."""
+        self._told = self.hub.snapshot
+
+    def get_driver_class(self) -> type[Driver]:
+        """The platform's driver, in ASCII where that was asked for."""
+        base = super().get_driver_class()
+        return ascii_driver(base) if self.settings.ascii else base
 
     def on_mount(self) -> None:
         if self.settings.theme in self.available_themes:
             self.theme = self.settings.theme
+        self._told = self.hub.snapshot
         self.hub.start()
+        self.set_interval(NOTICE_PERIOD_S, self._notice)
         if self.open_run is not None:
             self.switch_mode("ab")
 
     def on_unmount(self) -> None:
         self.hub.stop()
+        save_looked()
+
+    def _notice(self) -> None:
+        """Say what changed, whichever screen is shown."""
+        snapshot = self.hub.snapshot
+        if snapshot.version == self._told.version:
+            return
+        old, self._told = self._told, snapshot
+        for said in notices(old, snapshot):
+            severity = cast('Literal["information", "warning", "error"]', said.severity)
+            self.notify(said.message, title=said.title, severity=severity, timeout=8, markup=False)
 
     def action_show(self, mode: str) -> None:
         """Switch to one of the five screens."""
@@ -92,18 +122,65 @@ class VqConsole(App[int]):
     def watch_theme(self, theme: str) -> None:
         """Remember the theme for the next time."""
         if self.is_running and theme != self.settings.theme:
-            self.settings = self.settings.with_theme(theme)
-            save_settings(self.settings)
+            self.remember(self.settings.with_theme(theme))
+
+    def remember(self, settings: UiSettings) -> None:
+        """Keep a choice about the screen for the next time."""
+        self.settings = settings
+        save_settings(settings)
+
+    def action_toggle_ascii(self) -> None:
+        """Symbols and lines in ASCII from the next start on."""
+        self.remember(replace(self.settings, ascii=not self.settings.ascii))
+        words = "ASCII" if self.settings.ascii else "Unicode"
+        self.notify(f"Symbols and lines are drawn in {words} from the next start on.")
+
+    def action_tour(self) -> None:
+        """Run the simulated tour in this terminal; the console comes back when it is left."""
+        if self.simulated:
+            self.notify("This is the simulated tour.")
+            return
+        import subprocess
+
+        try:
+            with self.suspend():
+                subprocess.run([sys.executable, "-m", "vq_console", "demo", "--simulated"], check=False)
+        except SuspendNotSupported:
+            self.notify("In a shell: vq-console demo --simulated", title="Simulated tour", timeout=12)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The palette: Textual's own commands, the screens, and what the current screen offers."""
-        yield from super().get_system_commands(screen)
+        """The palette: Textual's own commands, the screens, and every action of the current screen."""
+        if isinstance(screen, ConsoleScreen):
+            for title, action in own_actions(screen):
+                yield SystemCommand(title, f"{MODE_NAMES.get(screen.MODE, '')} screen", _runner(screen, action))
         for mode, name in MODE_NAMES.items():
             yield SystemCommand(f"Go to {name}", f"Show the {name} screen", lambda mode=mode: self.action_show(mode))
+        yield SystemCommand("Simulated tour", "Everything with a stand-in engine, no download", self.action_tour)
+        yield SystemCommand("ASCII symbols", "Draw lines and symbols in ASCII, or not", self.action_toggle_ascii)
+        yield from super().get_system_commands(screen)
 
 
-def run_console(*, simulated: bool = False, open_run: Path | None = None) -> ExitCode:
+def own_actions(screen: ConsoleScreen) -> Iterator[tuple[str, str]]:
+    """(title with its key, action) of everything that the screen binds."""
+    seen: set[str] = set()
+    for binding in type(screen).BINDINGS:
+        if isinstance(binding, Binding) and binding.description and binding.action not in seen:
+            seen.add(binding.action)
+            key = binding.key_display or binding.key.partition(",")[0]
+            yield f"{binding.tooltip or binding.description}  ({key})", binding.action
+
+
+def _runner(screen: ConsoleScreen, action: str):  # type: ignore[no-untyped-def]
+    async def run() -> None:
+        await screen.run_action(action)
+
+    return run
+
+
+def run_console(*, simulated: bool = False, open_run: Path | None = None, ascii_only: bool = False) -> ExitCode:
     """Open the console and return when the user leaves it; servers go on running. `open_run` shows a run at once."""
+    if ascii_only:
+        os.environ["VQ_CONSOLE_ASCII"] = "1"
     app = VqConsole(simulated=simulated, open_run=open_run)
     app.run()
     return ExitCode.DONE

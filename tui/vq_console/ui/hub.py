@@ -9,15 +9,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
+from vq_console.core.text import strip_control
 from vq_console.hardware.model import Gpu, Host, Machine
 from vq_console.serving.model import LIVE, ServerRecord, ServerState
+
+if TYPE_CHECKING:
+    from vq_console.serving.orphans import Orphan
 
 GPU_PERIOD_S = 1.0
 SERVER_PERIOD_S = 0.5
 METRICS_PERIOD_S = 5.0
+MACHINE_PERIOD_S = 20.0
+"""Processes of servers and what dead ones left behind: a walk over /proc, so it comes seldom."""
 HISTORY = 120
 """Samples of utilisation kept for a GPU's sparkline."""
 
@@ -30,8 +36,10 @@ class ServerSnapshot:
     seen: Mapping[str, Any] = field(default_factory=dict)
     """The answer of `ps --json` for this server: facts, diagnosis, asked_vs_runs, phases."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    """Windowed values: tokens_per_s, ttft_p50_s, ttft_p95_s, running, waiting, kv_use, prefix_hit_rate, …"""
+    """`metrics.window.Window.values()`: generation_tokens_per_s, ttft_p50_ms, running, kv_usage_pct, …"""
     advice: tuple[str, ...] = ()
+    processes: tuple[tuple[int, str], ...] = ()
+    """(pid, name) of everything in its session, main process first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,7 @@ class Snapshot:
     driver: str | None = None
     utilization: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     servers: tuple[ServerSnapshot, ...] = ()
+    orphans: tuple[Orphan, ...] = ()
     problem: str | None = None
 
 
@@ -60,6 +69,8 @@ class Hub:
         self._metrics: dict[str, Mapping[str, Any]] = {}
         self._windows: dict[str, Any] = {}
         self._advice: dict[str, tuple[str, ...]] = {}
+        self._processes: dict[str, tuple[tuple[int, str], ...]] = {}
+        self._ended: dict[str, tuple[ServerRecord, Mapping[str, Any]]] = {}
 
     def start(self) -> None:
         """Begin polling; does nothing when it runs already."""
@@ -83,6 +94,7 @@ class Hub:
             (0.0, GPU_PERIOD_S, self._poll_gpus),
             (0.0, SERVER_PERIOD_S, self._poll_servers),
             (0.0, METRICS_PERIOD_S, self._poll_metrics),
+            (0.0, MACHINE_PERIOD_S, self._poll_machine),
         ]
         while not self._stop.is_set():
             now = time.monotonic()
@@ -123,15 +135,45 @@ class Hub:
 
     def _poll_servers(self) -> None:
         from vq_console.serving.registry import list_servers
+
+        self._publish(servers=tuple(self._look_at(record) for record in list_servers()), problem=None)
+
+    def _look_at(self, record: ServerRecord) -> ServerSnapshot:
+        """One server now. What has ended is read once per state of its record: its log grows no more."""
         from vq_console.serving.view import server_json
 
-        servers = tuple(
-            ServerSnapshot(
-                record, server_json(record), self._metrics.get(record.name, {}), self._advice.get(record.name, ())
-            )
-            for record in list_servers()
+        name = record.name
+        known = self._ended.get(name)
+        if known is not None and known[0] == record:
+            seen = known[1]
+        else:
+            seen = server_json(record)
+            if record.state in LIVE:
+                self._ended.pop(name, None)
+            else:
+                self._ended[name] = (record, seen)
+        state = ServerState(seen["state"])
+        if state is not record.state:
+            record = replace(record, state=state, reason=str(seen.get("reason") or ""))
+        return ServerSnapshot(
+            record, seen, self._metrics.get(name, {}), self._advice.get(name, ()), self._processes.get(name, ())
         )
-        self._publish(servers=servers)
+
+    def _poll_machine(self) -> None:
+        from vq_console.serving.keeping.procfs import all_procs
+        from vq_console.serving.orphans import find_orphans
+
+        procs = all_procs()
+        for server in self.snapshot.servers:
+            main = server.record.identity
+            if main is None or server.record.state not in LIVE:
+                self._processes.pop(server.record.name, None)
+                continue
+            group = [p for p in procs.values() if p.session == main.pid and not p.gone]
+            self._processes[server.record.name] = tuple(
+                (p.pid, strip_control(p.comm)) for p in sorted(group, key=lambda p: (p.pid != main.pid, p.pid))
+            )
+        self._publish(orphans=find_orphans())
 
     def _poll_metrics(self) -> None:
         from vq_console.core.http import key_from_environment
@@ -148,7 +190,8 @@ class Hub:
             if sample is not None:
                 window.add(sample)
                 self._metrics[record.name] = window.values()
-                self._advice[record.name] = tuple(str(item) for item in advise(window.values()))
+                gpus = [gpu for gpu in self.snapshot.gpus if gpu.index in record.gpus]
+                self._advice[record.name] = tuple(str(item) for item in advise(window.values(), gpus))
         gone = set(self._metrics) - {record.name for record in live}
         for name in gone:
             self._metrics.pop(name, None)

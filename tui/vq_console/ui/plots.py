@@ -6,21 +6,37 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-BLOCKS = " ▏▎▍▌▋▊▉█"
 SPARKS = "▁▂▃▄▅▆▇█"
 ASCII_SPARKS = "_.-=+*#@"
 EQUIVALENT = math.log(1.03)
 
 
-def bar(share: float | None, width: int, *, ascii_only: bool = False) -> str:
-    """A bar filled to `share` (0 to 1), in eighths of a cell; blank where unknown."""
+def bar(share: float | None, width: int, *, ascii_only: bool = False, track: bool = True) -> str:
+    """A thin bar filled to `share` (0 to 1) in half cells, on a dotted track or on nothing; blank where unknown."""
     if share is None or width <= 0:
         return " " * max(width, 0)
-    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
-    full, rest = divmod(eighths, 8)
-    if ascii_only:
-        return ("#" * full + ("-" if rest >= 4 else "")).ljust(width, ".")[:width]
-    return ("█" * full + (BLOCKS[rest] if rest else "")).ljust(width)[:width]
+    halves = round(min(max(share, 0.0), 1.0) * width * 2)
+    if not halves and share > 0:
+        halves = 1
+    full, rest = divmod(halves, 2)
+    line, half, rail = ("=", "-", ".") if ascii_only else ("━", "╸", "┄")
+    return (line * full + (half if rest else "")).ljust(width, rail if track else " ")
+
+
+def shares_bar(parts: Sequence[tuple[float, str]], width: int, *, ascii_only: bool = False) -> list[tuple[str, str]]:
+    """Pieces (text, style) of one bar: each part is a share (0 to 1) of `width` cells with its style, the rest track.
+
+    A part that is there gets a cell at least; neighbours differ in their line, not only in colour.
+    """
+    lines, rail = (("=", "#"), ".") if ascii_only else (("━", "═"), "┄")
+    pieces: list[tuple[str, str]] = []
+    left = width
+    for number, (share, style) in enumerate(parts):
+        cells = min(max(round(share * width), 1 if share > 0 else 0), left)
+        if cells:
+            pieces.append((lines[number % 2] * cells, style))
+            left -= cells
+    return [*pieces, (rail * left, "dim")] if left else pieces
 
 
 def sparkline(values: Sequence[float], width: int, *, top: float = 100.0, ascii_only: bool = False) -> str:

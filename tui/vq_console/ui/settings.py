@@ -1,37 +1,65 @@
-"""What the console remembers between sessions: theme and layout. A broken file means the defaults."""
+"""What the console remembers between sessions: theme, layout, when it was last looked at. A broken file: defaults."""
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import asdict, dataclass, fields, replace
 
 from vq_console.core.files import read_json, write_json
-from vq_console.core.places import config_dir
+from vq_console.core.places import config_dir, state_dir
+
+ASCII_VARIABLES = ("VQ_CONSOLE_ASCII", "NO_UNICODE")
 
 
 @dataclass(frozen=True, slots=True)
 class UiSettings:
-    """Choices of the user about the screen. `ascii` draws bars and symbols without Unicode blocks."""
+    """Choices of the user about the screen. `ascii` draws bars, lines and symbols without Unicode."""
 
     theme: str = "textual-dark"
     ascii: bool = False
+    explanation: bool = True
+    """The pane beside the log is open."""
+    toml: bool = False
+    """Profiles are edited as text rather than by the form."""
 
     def with_theme(self, theme: str) -> UiSettings:
         return replace(self, theme=theme)
 
 
 def load_settings() -> UiSettings:
-    """The saved settings, or the defaults where the file is absent or broken."""
+    """The saved settings, or the defaults where the file is absent or broken; the environment may ask for ASCII."""
     try:
         value = read_json(config_dir() / "console.json")
     except (OSError, ValueError):
-        return UiSettings()
+        value = {}
     known = {field.name: type(getattr(UiSettings(), field.name)) for field in fields(UiSettings)}
-    return UiSettings(**{k: v for k, v in value.items() if k in known and isinstance(v, known[k])})
+    settings = UiSettings(**{k: v for k, v in value.items() if k in known and isinstance(v, known[k])})
+    if any(os.environ.get(name) for name in ASCII_VARIABLES) or os.environ.get("TERM") == "linux":
+        settings = replace(settings, ascii=True)
+    return settings
 
 
 def save_settings(settings: UiSettings) -> None:
     """Write the settings; a read-only home is not worth an error."""
     try:
         write_json(config_dir() / "console.json", asdict(settings))
+    except OSError:
+        return
+
+
+def last_looked() -> float | None:
+    """Unix time at which the console was last closed; None before the first time."""
+    try:
+        at = read_json(state_dir() / "looked.json").get("at")
+    except (OSError, ValueError):
+        return None
+    return float(at) if isinstance(at, int | float) else None
+
+
+def save_looked() -> None:
+    """Remember that somebody looks now."""
+    try:
+        write_json(state_dir() / "looked.json", {"at": time.time()})
     except OSError:
         return

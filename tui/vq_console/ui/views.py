@@ -1,20 +1,19 @@
-"""What the Servers screen says, as values and text made from a snapshot. Pure: no widget, no clock, no file."""
+"""What the upper half of the Servers screen says, made from a snapshot. Pure: no widget, no clock, no file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rich.text import Text
 
 from vq_console.core.text import seconds_text, strip_control
 from vq_console.hardware.model import Gpu, Host
 from vq_console.serving.model import ServerState
+from vq_console.ui.details import DASH, figure, needs_a_look, problem_of, short_kernel
 from vq_console.ui.hub import ServerSnapshot, Snapshot
-from vq_console.ui.plots import bar, sparkline
+from vq_console.ui.plots import shares_bar, sparkline
 
-DASH = "–"
 SYMBOLS = {
     ServerState.QUEUED: ("○", "o", "dim"),
     ServerState.STARTING: ("◐", "~", "yellow"),
@@ -31,48 +30,80 @@ def gib(mib: float | None, digits: int = 1) -> str:
     return DASH if mib is None else f"{mib / 1024:.{digits}f}"
 
 
-def gpu_line(gpu: Gpu, history: Sequence[float], width: int, *, ascii_only: bool = False) -> Text:
-    """One GPU in one line, dropping what does not fit."""
+def _used_by(gpu: Gpu, servers: Sequence[ServerSnapshot]) -> list[tuple[str, int]]:
+    """MiB of this GPU by server; servers that hold nothing of it are left out."""
+    found: list[tuple[str, int]] = []
+    for server in servers:
+        pids = {pid for pid, _ in server.processes} | set(server.seen.get("pids") or ())
+        used = sum(p.used_mib or 0 for p in gpu.processes if p.pid in pids)
+        if used:
+            found.append((server.record.name, used))
+    return found
+
+
+def gpu_line(
+    gpu: Gpu, history: Sequence[float], width: int, servers: Sequence[ServerSnapshot] = (), *, ascii_only: bool = False
+) -> Text:
+    """One GPU in one line: the bar shows each server's part and then others; what does not fit is dropped."""
     total, used = gpu.memory_total_mib, gpu.memory_used_mib
-    share = used / total if used is not None and total else None
     text = Text(no_wrap=True)
-    text.append(f"{gpu.index} ", style="bold")
-    text.append(f"{(gpu.name or 'GPU').removeprefix('NVIDIA ')[:20]:20} ")
-    text.append(f"SM {gpu.sm or DASH:5}")
-    text.append(bar(share, 24 if width >= 120 else 10, ascii_only=ascii_only), style="cyan")
+    text.append(f"{gpu.index:>2} ", style="bold")
+    name = (gpu.name or "GPU").removeprefix("NVIDIA ")
+    text.append(f"{name[:20]:20} " if width >= 100 else f"{name[:12]:12} ")
+    text.append(f"SM {gpu.sm or DASH:5}" if width >= 70 else "")
+    room = 24 if width >= 120 else 10
+    if total and used is not None:
+        parts = [(mib / total, "cyan" if i % 2 else "green") for i, (_, mib) in enumerate(_used_by(gpu, servers))]
+        parts.append((max(used / total - sum(share for share, _ in parts), 0.0), "yellow"))
+        for piece, style in shares_bar(parts, room, ascii_only=ascii_only):
+            text.append(piece, style=style)
+    else:
+        text.append(" " * room)
     text.append(f" {gib(used)}/{gib(total)} GiB ")
-    parts = [
-        f" util {DASH if gpu.utilization_pct is None else f'{gpu.utilization_pct} %':>5} "
-        + sparkline(history, 8 if width >= 100 else 0, ascii_only=ascii_only),
-        f"  {DASH if gpu.power_w is None else f'{gpu.power_w:.0f}'}/"
-        f"{DASH if gpu.power_limit_w is None else f'{gpu.power_limit_w:.0f}'} W",
-        f"  {DASH if gpu.temperature_c is None else gpu.temperature_c} °C",
-        f"  {DASH if gpu.sm_clock_mhz is None else gpu.sm_clock_mhz} MHz",
-        f"  throttled: {', '.join(gpu.throttle)}" if gpu.throttle else "",
+    load = DASH if gpu.utilization_pct is None else f"{gpu.utilization_pct} %"
+    power = f"{figure(gpu.power_w, '{:.0f}')}/{figure(gpu.power_limit_w, '{:.0f}')} W"
+    parts_right = [
+        (f" throttled: {', '.join(gpu.throttle)}" if gpu.throttle and width >= 100 else ""),
+        (" throttled" if gpu.throttle and width < 100 else ""),
+        f" {load:>5} {sparkline(history, 8 if width >= 100 else 0, ascii_only=ascii_only)}",
+        f" {DASH if gpu.temperature_c is None else gpu.temperature_c} °C",
+        f" {power:>9}",
+        f" {DASH if gpu.sm_clock_mhz is None else gpu.sm_clock_mhz} MHz",
     ]
-    for part in parts:
-        if text.cell_len + len(part) <= width:
+    for part in parts_right:
+        if part and text.cell_len + len(part) <= width:
             text.append(part, style="bold yellow" if "throttled" in part else "")
     return text
 
 
+def gpu_grid(gpus: Sequence[Gpu], width: int, *, ascii_only: bool = False) -> list[Text]:
+    """Many GPUs in few lines: number, memory bar, use in GiB, load, a mark where one is throttled."""
+    cells: list[Text] = []
+    for gpu in gpus:
+        used, total = gpu.memory_used_mib, gpu.memory_total_mib
+        text = Text(no_wrap=True)
+        text.append(f"{gpu.index:>2} ", style="bold")
+        for piece, style in shares_bar([((used or 0) / total if total else 0.0, "cyan")], 5, ascii_only=ascii_only):
+            text.append(piece, style=style)
+        size = f"{gib(used, 0)}/{gib(total, 0)}G"
+        load = DASH if gpu.utilization_pct is None else f"{gpu.utilization_pct}%"
+        text.append(f" {size:>8} {load:>4}{'▲' if gpu.throttle else ' '}  ")
+        cells.append(text)
+    columns = max(width // max(cell.cell_len for cell in cells), 1)
+    return [Text("").join(cells[start : start + columns]) for start in range(0, len(cells), columns)]
+
+
 def gpu_owners(gpu: Gpu, servers: Sequence[ServerSnapshot], width: int) -> Text:
     """Whose memory it is: each server's part, others, and the room that is left."""
-    parts: list[str] = []
-    known = 0
-    for server in servers:
-        pids = set(server.seen.get("pids") or ())
-        used = sum(p.used_mib or 0 for p in gpu.processes if p.pid in pids)
-        if used:
-            known += used
-            parts.append(f"{server.record.name} {gib(used)}")
-    others = sum(p.used_mib or 0 for p in gpu.processes) - known
+    owned = _used_by(gpu, servers)
+    parts = [f"{name} {gib(mib)}" for name, mib in owned]
+    others = sum(p.used_mib or 0 for p in gpu.processes) - sum(mib for _, mib in owned)
     if others > 0:
         parts.append(f"other {gib(others)}")
     free = gpu.memory_free_mib
     if free is not None and gpu.memory_total_mib:
         parts.append(f"room for {gib(free)} GiB ({free / gpu.memory_total_mib * 100:.0f} %)")
-    return Text(("  " + " · ".join(parts))[:width], style="dim", no_wrap=True)
+    return Text(("   " + " · ".join(parts))[:width], style="dim", no_wrap=True)
 
 
 def host_line(host: Host | None, history: Sequence[float], width: int, *, ascii_only: bool = False) -> Text:
@@ -92,14 +123,17 @@ def host_line(host: Host | None, history: Sequence[float], width: int, *, ascii_
         if "avx2" in host.cpu_isa
         else ""
     )
-    text.append(f"{(host.cpu_model or 'processor')[:30]} {host.cpu_count or DASH} cores {isa}  ")
-    text.append(bar(used / total if used is not None and total else None, 16, ascii_only=ascii_only), style="cyan")
-    text.append(f" {gib(used)}/{gib(total)} GiB")
-    tail = f"  load {DASH if host.cpu_pct is None else f'{host.cpu_pct:.0f} %'} " + sparkline(
-        history, 8, ascii_only=ascii_only
-    )
-    if text.cell_len + len(tail) <= width:
-        text.append(tail)
+    model = (host.cpu_model or "processor").replace("(R)", "").replace(" Processor", "")
+    text.append(f"{model[: 30 if width >= 100 else 12]} · {host.cpu_count or DASH} cores {isa}  ")
+    load = f"load {DASH if host.cpu_pct is None else f'{host.cpu_pct:.0f} %':>5} "
+    text.append(load)
+    if width >= 76:
+        text.append(sparkline(history, 8, ascii_only=ascii_only) + " ")
+    memory = f"RAM {gib(used)}/{gib(total)} GiB "
+    text.append(memory)
+    if used is not None and total and text.cell_len + 10 <= width:
+        for piece, style in shares_bar([(used / total, "cyan")], 16 if width >= 110 else 8, ascii_only=ascii_only):
+            text.append(piece, style=style)
     return text
 
 
@@ -140,7 +174,7 @@ def state_text(server: ServerSnapshot, *, ascii_only: bool = False) -> Text:
     wide, plain, style = SYMBOLS[record.state]
     word = record.state.value
     if record.state is ServerState.STARTING:
-        word = record.phase or "starting"
+        word = (record.phase or "starting").removesuffix(" and configuration")[:18]
         if server.seen.get("uptime_s") is not None:
             word += f" {seconds_text(server.seen['uptime_s'])}"
     elif record.state is ServerState.QUEUED and record.gpus:
@@ -150,8 +184,8 @@ def state_text(server: ServerSnapshot, *, ascii_only: bool = False) -> Text:
     return Text(f"{plain if ascii_only else wide} {word}", style=style)
 
 
-def runs_text(server: ServerSnapshot) -> Text:
-    """Asked against runs in one cell; an alarm is a word and a mark, not only a colour."""
+def runs_text(server: ServerSnapshot, room: int = 80) -> Text:
+    """Asked against runs in at most `room` cells; an alarm is a word and a mark, not only a colour, and goes last."""
     rows = server.seen.get("asked_vs_runs") or ()
     facts = server.seen.get("facts") or {}
     asked = (server.record.plan.get("method") or {}).get("asked") or facts.get("quantization") or "16-bit"
@@ -161,30 +195,43 @@ def runs_text(server: ServerSnapshot) -> Text:
     if server.record.state is ServerState.FAILED:
         diagnosis = problem_of(server)
         title = diagnosis.get("title") if diagnosis else server.record.reason
-        return Text(strip_control(str(title or "failed"))[:60], style="red")
-    if row is None and selected is None:
-        return Text(f"{asked} → {DASH}", style="dim")
-    text = Text(f"{asked} → {short_kernel(str(selected))}")
-    if any(r.get("alarm") for r in rows):
-        alarmed = next(r for r in rows if r.get("alarm"))
-        text.append(f" ▲ expected {short_kernel(str(alarmed.get('expected')))}", style="bold yellow")
+        return Text(_cut(strip_control(str(title or "failed")), room), style="red")
+    if selected is None:
+        return Text(_cut(f"{asked} → {DASH}", room), style="dim")
+    runs = short_kernel(strip_control(str(selected)))
+    tails: list[tuple[str, str]] = [("", "")]
+    alarmed = next((r for r in rows if r.get("alarm")), None)
+    if alarmed is not None:
+        expected = short_kernel(strip_control(str(alarmed.get("expected"))))
+        tails = [(f" ▲ expected {expected}", "bold yellow"), (f" ▲ not {expected}", "bold yellow")]
+        tails.append((" ▲ fallback", "bold yellow"))
     elif row is not None and row.get("grade") not in {None, "unknown", "native"}:
-        text.append(f" {row['grade']}", style="yellow")
-    return text
+        tails = [(f" {row['grade']}", "yellow")]
+    heads = [f"{asked} → {runs}", f"→ {runs}", _cut(runs, max(room - len(tails[-1][0]), 6))]
+    for head in heads:
+        for tail, style in tails:
+            if len(head) + len(tail) <= room:
+                return Text(head).append(tail, style=style)
+    return Text(heads[-1]).append(*tails[-1])
 
 
-def short_kernel(name: str) -> str:
-    """A kernel class without the words that all of them share."""
-    for tail in ("ScaledMMLinearKernel", "LinearKernel", "ScaledMMKernel", "Kernel"):
-        if name.endswith(tail) and len(name) > len(tail):
-            return name.removesuffix(tail)
-    return name
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: max(room - 1, 1)] + "…"
 
 
-def problem_of(server: ServerSnapshot) -> Mapping[str, Any] | None:
-    """The diagnosis where it is a problem."""
-    value = server.seen.get("problem")
-    return value if isinstance(value, Mapping) and value.get("severity") in {"error", "unknown", "warning"} else None
+def rows_for(
+    servers: Sequence[ServerSnapshot], columns: Sequence[Column], width: int, *, ascii_only: bool = False
+) -> list[list[Text]]:
+    """The table's cells for `width` cells in all; what runs gets what the other columns leave."""
+    rows = [[cell(s, c.key, ascii_only=ascii_only) for c in columns] for s in servers]
+    at = next(i for i, column in enumerate(columns) if column.key == "runs")
+    taken = sum(
+        max(len(column.title), *(row[i].cell_len for row in rows), 0) + 2 for i, column in enumerate(columns) if i != at
+    )
+    room = max(width - taken - 2, 14)
+    for server, row in zip(servers, rows, strict=True):
+        row[at] = runs_text(server, room)
+    return rows
 
 
 def cell(server: ServerSnapshot, key: str, *, ascii_only: bool = False) -> Text:
@@ -197,121 +244,86 @@ def cell(server: ServerSnapshot, key: str, *, ascii_only: bool = False) -> Text:
     if key == "runs":
         return runs_text(server)
     plain = {
-        "model": (record.model or str(record.plan.get("model") or DASH))[-26:],
+        "model": model_name(server)[-28:],
         "gpu": ",".join(map(str, record.gpus)) or "cpu",
         "port": str(record.port or DASH),
-        "tok": figure(metrics.get("tokens_per_s"), "{:.0f}"),
-        "ttft": f"{milliseconds(metrics.get('ttft_p50_s'))}/{milliseconds(metrics.get('ttft_p95_s'))}",
+        "tok": figure(metrics.get("generation_tokens_per_s"), "{:.0f}"),
+        "ttft": ttft(metrics.get("ttft_p50_ms"), metrics.get("ttft_p95_ms")),
         "queue": f"{figure(metrics.get('running'), '{:.0f}')}/{figure(metrics.get('waiting'), '{:.0f}')}",
-        "kv": percent(metrics.get("kv_use")),
-        "prefix": percent(metrics.get("prefix_hit_rate")),
+        "kv": percent(metrics.get("kv_usage_pct")),
+        "prefix": percent(metrics.get("prefix_hit_pct")),
         "up": seconds_text(server.seen.get("uptime_s")),
     }
     return Text(plain[key])
 
 
-def figure(value: float | None, form: str) -> str:
-    return DASH if value is None else form.format(value)
-
-
-def milliseconds(seconds: float | None) -> str:
-    return DASH if seconds is None else f"{seconds * 1000:.0f} ms"
-
-
-def percent(share: float | None) -> str:
-    return DASH if share is None else f"{share * 100:.0f} %"
-
-
-def facts_text(server: ServerSnapshot) -> Text:
-    """What the log says, requested beside resolved."""
+def model_name(server: ServerSnapshot) -> str:
+    """The model itself, not the name that it is served under; without its owner."""
     facts = server.seen.get("facts") or {}
-    rows: list[tuple[str, str]] = [("vLLM", str(facts.get("vllm_version") or DASH))]
-    rows.append(("method", str(facts.get("quantization") or "none (16-bit)" if facts else DASH)))
-    for kernel in facts.get("kernels") or ():
-        rows.append(("kernel", f"{kernel.get('kernel')} for {kernel.get('module')}"))
-    if facts and not facts.get("kernels"):
-        rows.append(("kernel", "not found in the log"))
-    for row in server.seen.get("asked_vs_runs") or ():
-        mark = "▲ " if row.get("alarm") else ""
-        rows.append(
-            (
-                f"{row['kind']}",
-                f"{mark}expected {row.get('expected') or DASH}, "
-                f"runs {row.get('selected') or DASH} ({row.get('grade')})",
-            )
-        )
-    rows.append(("attention", str(facts.get("attention_backend") or DASH)))
-    tokens = facts.get("kv_cache_tokens")
-    kv = f"{facts.get('kv_cache_dtype') or 'auto'}" + (f", {tokens:,} tokens" if tokens is not None else "")
-    if facts.get("max_concurrency") is not None:
-        kv += f", {facts['max_concurrency']:g} × {facts.get('max_model_len') or DASH}"
-    rows.append(("KV cache", kv))
-    planned = (server.record.plan.get("fit") or {}).get("weights_gib")
-    weights = figure(facts.get("model_load_gib"), "{:.2f} GiB")
-    rows.append(("weights", weights + (f" (planned {planned:.2f})" if planned is not None else "")))
-    text = Text()
-    for name, value in rows:
-        text.append(f"{name:10}", style="dim")
-        text.append(f"{strip_control(value)}\n")
-    return text
+    argv = server.record.plan.get("argv") or ()
+    at = argv.index("serve") + 1 if "serve" in argv else 0
+    planned = argv[at] if 0 < at < len(argv) else None
+    return (
+        strip_control(str(facts.get("model") or planned or server.record.model or DASH)).rstrip("/").rpartition("/")[2]
+    )
 
 
-def startup_text(server: ServerSnapshot, width: int, *, ascii_only: bool = False) -> Text:
-    """The start-up as bars, the longest part marked."""
-    phases = server.seen.get("phases") or ()
-    if not phases:
-        return Text("not started yet", style="dim")
-    longest = max(phase["seconds"] for phase in phases) or 1.0
-    text = Text()
-    for phase in phases:
-        is_longest = phase["seconds"] == longest
-        text.append(f"{phase['name'][:12]:12} ", style="bold" if is_longest else "")
-        text.append(bar(phase["seconds"] / longest, max(width - 24, 4), ascii_only=ascii_only), style="cyan")
-        text.append(f" {seconds_text(phase['seconds']):>6}\n")
-    return text
+def ttft(p50: float | None, p95: float | None) -> str:
+    """Both percentiles in ms, one dash while nothing was observed."""
+    return DASH if p50 is None else f"{milliseconds(p50)} / {milliseconds(p95)} ms"
 
 
-def problem_text(server: ServerSnapshot) -> Text:
-    """The problem with its line, why, and the first fix; advice when nothing failed."""
-    text = Text()
-    problem = problem_of(server)
-    if problem is not None and problem.get("severity") != "warning":
-        text.append(f"✖ {problem.get('title')}\n", style="bold red")
-        text.append(f"{problem.get('explanation')}\n")
-        if problem.get("evidence"):
-            where = f"line {problem.get('root_line')}: " if problem.get("root_line") else ""
-            text.append(f"{where}{strip_control(str(problem['evidence']))[:300]}\n", style="dim")
-        for fix in problem.get("fixes") or ():
-            text.append(f"fix: {fix.get('text')}" + ("  [p] apply\n" if fix.get("patch") else "\n"))
-        return text
-    for row in server.seen.get("asked_vs_runs") or ():
-        if row.get("alarm"):
-            text.append("▲ runs another kernel than expected\n", style="bold yellow")
-            text.append(
-                f"{row['kind']}: expected {row['expected']}, runs {row['selected']} ({row['grade']}). "
-                f"{row.get('detail') or ''}\n"
-            )
-    if problem is not None:
-        text.append(f"▲ {problem.get('title')}\n", style="yellow")
-        text.append(f"{problem.get('explanation')}\n")
-    for line in server.advice:
-        text.append(f"▲ {line}\n", style="yellow")
-    if not text:
-        text.append("nothing to report", style="dim")
-    return text
+def milliseconds(value: float | None) -> str:
+    return DASH if value is None else f"{value:.0f}"
 
 
-def worst_problem(snapshot: Snapshot) -> str:
-    """The one line at the foot: the worst that needs a person, and the key for it; empty when all is well."""
+def percent(value: float | None) -> str:
+    return DASH if value is None else f"{value:.0f} %"
+
+
+def worst_problem(snapshot: Snapshot) -> tuple[str, str]:
+    """The worst that needs a person and the keys for it; both empty when all is well."""
     for server in snapshot.servers:
         if server.record.state is ServerState.FAILED:
             problem = problem_of(server)
-            title = problem.get("title") if problem else server.record.reason
-            return f"✖ {server.record.name} failed: {strip_control(str(title or 'see its log'))}   enter log   p patch"
-    for server in snapshot.servers:
-        if any(row.get("alarm") for row in server.seen.get("asked_vs_runs") or ()):
-            return f"▲ {server.record.name} runs another kernel than expected: select it for details"
+            title = strip_control(str((problem or {}).get("title") or server.record.reason or "see its log"))
+            keys = "w look" + ("  p fix" if any(f.get("patch") for f in (problem or {}).get("fixes") or ()) else "")
+            return f"✖ {server.record.name} failed: {title}", keys
     for server in snapshot.servers:
         if server.record.state is ServerState.UNRESPONSIVE:
-            return f"◌ {server.record.name} answers /health but gives no token   enter log   s stop"
-    return ""
+            return f"◌ {server.record.name} does not answer: {strip_control(server.record.reason)}", "w look"
+    for server in snapshot.servers:
+        if any(row.get("alarm") for row in server.seen.get("asked_vs_runs") or ()):
+            return f"▲ {server.record.name} runs another kernel than expected", "w look"
+    if snapshot.orphans:
+        held = sum(orphan.memory_mib or 0 for orphan in snapshot.orphans)
+        count = len(snapshot.orphans)
+        memory = f" hold{'s' if count == 1 else ''} {gib(held)} GiB" if held else ""
+        return f"▲ {count} left-over{'s' if count > 1 else ''} of dead servers{memory}", "o look"
+    for server in snapshot.servers:
+        if needs_a_look(server) and server.advice:
+            return f"▲ {server.record.name}: {strip_control(server.advice[0])}", ""
+    return "", ""
+
+
+def foot_line(said: tuple[str, str], width: int) -> Text:
+    """The problem cut to what fits, its keys always whole at the right."""
+    words, keys = said
+    room = max(width - len(keys) - 2, 8)
+    text = Text(words if len(words) <= room else words[: room - 1] + "…", style="bold", no_wrap=True)
+    if keys:
+        text.append(" " * max(width - text.cell_len - len(keys), 2))
+        text.append(keys, style="bold")
+    return text
+
+
+def missing_line(snapshot: Snapshot, *, engines: int | None, profiles: int | None) -> str:
+    """What this machine lacks before it can serve, in one line with its keys; None counts are not known yet."""
+    lacks: list[str] = []
+    if not snapshot.gpus:
+        lacks.append("a GPU (CPU serves small models)")
+    if engines == 0:
+        lacks.append("a vLLM engine (i)")
+    if profiles == 0:
+        lacks.append("a profile (n)")
+    return "Missing: " + ", ".join(lacks) if lacks else "Nothing is missing: l launches a profile."

@@ -21,6 +21,8 @@ class ConsoleScreen(Screen[None]):
 
     MODE: ClassVar[str] = ""
     PUMP_HZ: ClassVar[float] = 4.0
+    TITLE_TEXT: ClassVar[str] = ""
+    """Its number and name, as the help's title."""
     HELP_TEXT: ClassVar[str] = ""
     """What `?` shows above the keys: what the screen is for and how to read it. Plain text."""
 
@@ -34,7 +36,7 @@ class ConsoleScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         yield TopBar(self.MODE)
         yield from self.compose_body()
-        yield Footer(show_command_palette=True)
+        yield Footer(show_command_palette=True, compact=True)
 
     def compose_body(self) -> ComposeResult:
         """The widgets between bar and footer."""
@@ -44,6 +46,7 @@ class ConsoleScreen(Screen[None]):
         """Narrow and low terminals get a class each, so that the style sheet decides what they leave out."""
         self.set_class(self.size.width < 110, "-narrow")
         self.set_class(self.size.height < 32, "-low")
+        self.set_class(self.size.height < 22, "-tiny")
         self._seen_version = -1
 
     def on_mount(self) -> None:

@@ -9,7 +9,7 @@ from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
@@ -27,7 +27,8 @@ class Confirm(ModalScreen[bool]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static(Text(self._question, style="bold"))
-            yield Static(Text(self._detail))
+            with VerticalScroll(classes="dialog-text"):
+                yield Static(Text(self._detail))
             with Horizontal(classes="buttons"):
                 yield Button("Yes (y)", id="yes", variant="warning", compact=True)
                 yield Button("No (n)", id="no", compact=True)
@@ -52,15 +53,18 @@ class Choose(ModalScreen[str | None]):
         ("up", "cursor(-1)", "Up"),
     ]
 
-    def __init__(self, question: str, options: Sequence[tuple[str, str]], *, free: bool = False) -> None:
+    def __init__(
+        self, question: str, options: Sequence[tuple[str, str]], *, free: bool = False, placeholder: str = ""
+    ) -> None:
         """`free` also takes what was typed when it fits no option."""
         super().__init__()
+        self._placeholder = placeholder or "type to filter, ↑ ↓ move, Enter chooses"
         self._question, self._options, self._free = question, tuple(options), free
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Static(Text(self._question, style="bold"))
-            yield Input(placeholder="type to filter, ↑ ↓ move, Enter chooses", compact=True)
+            yield Input(placeholder=self._placeholder, compact=True)
             yield OptionList(markup=False)
 
     def on_mount(self) -> None:

@@ -22,7 +22,7 @@ class LogView(ScrollView, can_focus=True):
     """Lines of a buffer with a cursor; follows the end while `following`."""
 
     DEFAULT_CSS = """
-    LogView { background: $surface; scrollbar-gutter: stable; }
+    LogView { background: $surface; scrollbar-gutter: stable; scrollbar-size-horizontal: 0; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Up", show=False),
@@ -49,13 +49,24 @@ class LogView(ScrollView, can_focus=True):
         self.following = True
         self.changed()
 
+    def on_resize(self) -> None:
+        """The first layout, and each later one, decides where the end of the log is."""
+        self.changed()
+
+    def on_mouse_scroll_up(self) -> None:
+        """Who scrolls back wants to read, not to be carried to the end by the next line."""
+        if self.following:
+            self.following = False
+            self.post_message(self.Moved())
+
     def changed(self) -> None:
         """The buffer grew, shrank or is filtered differently."""
         count = len(self.buffer.shown) if self.buffer else 0
         self.virtual_size = Size(WIDEST, count)
         if self.following:
             self.row = max(count - 1, 0)
-            self.scroll_to(y=max(count - self.size.height, 0), animate=False)
+            if self.size.height:
+                self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
         else:
             self.row = min(self.row, max(count - 1, 0))
         self.refresh()

@@ -33,7 +33,7 @@ class TopBar(Widget):
     def __init__(self, mode: str) -> None:
         super().__init__()
         self._mode = mode
-        self._alert = ""
+        self._failed = self._alarms = 0
         self._spans: list[tuple[int, int, str]] = []
 
     def show(self, snapshot: Snapshot) -> None:
@@ -42,29 +42,39 @@ class TopBar(Widget):
         alarms = sum(
             any(row.get("alarm") for row in server.seen.get("asked_vs_runs") or ()) for server in snapshot.servers
         )
-        parts = ([f"✖ {failed} failed"] if failed else []) + ([f"▲ {alarms} fallback"] if alarms else [])
-        alert = " ".join(parts)
-        if alert != self._alert:
-            self._alert = alert
+        if (failed, alarms) != (self._failed, self._alarms):
+            self._failed, self._alarms = failed, alarms
             self.refresh()
 
     def render(self) -> Text:
+        simulated = bool(getattr(self.app, "simulated", False))
+        text = self._draw(simulated, short=False)
+        return text if text.cell_len <= self.size.width else self._draw(simulated, short=True)
+
+    def _draw(self, simulated: bool, *, short: bool) -> Text:
+        """The bar; the short form keeps every tab's number, the shown one's name, SIMULATED and the counts."""
         text = Text(no_wrap=True)
-        narrow = self.size.width < 70
-        text.append(" vq " if narrow else " vq-console ", style="bold")
-        if getattr(self.app, "simulated", False):
+        if not short:
+            text.append(" vq-console ", style="bold")
+        if simulated:
             text.append("SIMULATED", style="bold black on yellow")
             text.append(" ")
         self._spans = []
         for number, (mode, name) in enumerate(NAMES, start=1):
             start = text.cell_len
-            text.append(f" {number} {name} ", style="reverse bold" if mode == self._mode else "")
+            chosen = mode == self._mode
+            label = f" {number} {name} " if chosen or not short else f" {number} {name[:4]} "
+            text.append(label, style="reverse bold" if chosen else "")
             self._spans.append((start, text.cell_len, mode))
-        right = f"{self._alert}  ? help " if not narrow else f"{self._alert} ? "
+        parts = [f"✖ {self._failed}" + ("" if short else " failed")] if self._failed else []
+        parts += [f"▲ {self._alarms}" + ("" if short else " fallback")] if self._alarms else []
+        right = " ".join([*parts, "?" if short else "? help"]) + " "
         room = self.size.width - text.cell_len - len(right)
-        if room > 0:
-            text.append(" " * room)
-            text.append(right, style="bold" if self._alert else "dim")
+        if short and room < 0:
+            right = " ".join(parts) + " "
+            room = self.size.width - text.cell_len - len(right)
+        text.append(" " * max(room, 1))
+        text.append(right, style="bold" if parts else "dim")
         return text
 
     def on_click(self, event: events.Click) -> None:
