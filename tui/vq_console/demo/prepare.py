@@ -31,8 +31,9 @@ def prepare(say: Callable[[str], None], *, for_cpu: bool = False, schemes: Seque
     `for_cpu` makes the CPU engine although a GPU is there (the tests use it). `schemes` adds checkpoints.
     Raises EngineError when something cannot be made.
     """
-    from vq_console.engines.starter import ensure_checkpoint, ensure_starter_model
+    from vq_console.engines.starter import ensure_starter_model
     from vq_console.hardware.probe import read_machine
+    from vq_console.quantize.ready import ensure_checkpoint
 
     machine = read_machine(processes=False)
     gpu = next((g for g in machine.gpus if g.visible and (g.sm_number or 0) >= 75), None)

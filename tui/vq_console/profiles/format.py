@@ -35,8 +35,16 @@ MADE_ON_KEYS = (
     "attention_backend",
     "kv_cache_dtype",
     "date",
+    "scheme",
+    "tool",
+    "recipe",
+    "source",
+    "source_revision",
 )
 """What `[made_on]` may say about the last good run; `kernels` is a list of class names or a table by kind of layer."""
+
+PROVENANCE_KEYS = ("scheme", "tool", "recipe", "source", "source_revision")
+"""Those that say how the checkpoint itself was made."""
 
 _LOCAL = {
     "python": "which interpreter runs it is a local choice: `vq-console serve PROFILE --engine PYTHON`",

@@ -12,7 +12,7 @@ from typing import Any
 
 from vq_console.core.files import read_json, write_json
 from vq_console.core.places import state_dir
-from vq_console.profiles.format import MADE_ON_KEYS, valid_name
+from vq_console.profiles.format import MADE_ON_KEYS, PROVENANCE_KEYS, valid_name
 from vq_console.profiles.model import Profile
 
 
@@ -34,7 +34,12 @@ def last_run(name: str) -> Mapping[str, Any] | None:
 
 def with_last_run(profile: Profile) -> Profile:
     """The profile with `[made_on]` of its last good run here, where there was one."""
-    return replace(profile, made_on=last_run(profile.name) or profile.made_on)
+    last = last_run(profile.name)
+    if last is None:
+        return profile
+    # Where a checkpoint came from does not change with where it last ran.
+    made = {key: value for key, value in (profile.made_on or {}).items() if key in PROVENANCE_KEYS}
+    return replace(profile, made_on={**made, **last})
 
 
 def _path(name: str) -> Path:

@@ -1,0 +1,171 @@
+"""Writing the script that makes a checkpoint: LLM Compressor's own calls, which run without the console. Pure."""
+
+from __future__ import annotations
+
+import json
+from pprint import pformat
+from typing import Any
+
+from vq_console.quantize.model import Judged
+from vq_console.quantize.schemes import label, needs_data
+
+CALIBRATION = "calibration.jsonl"
+RECIPE = "recipe.py"
+
+_HEAD = '''#!/usr/bin/env python
+"""{title}
+
+Runs by itself in any environment that has llmcompressor (made for {tool}):
+    python {recipe} [OUT]
+{data_words}"""
+
+import json
+import sys
+from pathlib import Path
+
+from compressed_tensors.quantization import preset_name_to_scheme
+from llmcompressor import oneshot
+{imports}
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+MODEL = {model}
+OUT = sys.argv[1] if len(sys.argv) > 1 else {out}
+IGNORE = {ignore}
+{constants}
+
+def step(number, words):
+    print(f"STEP {{number}}/{steps}: {{words}}", flush=True)
+
+'''
+
+_DATA = '''
+def calibration(tokenizer):
+    """Texts of calibration.jsonl as token ids: each line has `text`, `prompt` or `messages`."""
+    from datasets import Dataset
+
+    rows = []
+    for line in Path(__file__).with_name("calibration.jsonl").read_text(encoding="utf-8").split("\\n"):
+        if not line.strip():
+            continue
+        record = json.loads(line)
+        if "messages" in record or "prompt" in record:
+            messages = record.get("messages") or [{"role": "user", "content": record["prompt"]}]
+            if tokenizer.chat_template:
+                text = tokenizer.apply_chat_template(messages, tokenize=False)
+            else:
+                text = "\\n".join(message["content"] for message in messages)
+        else:
+            text = record["text"]
+        row = tokenizer(text, truncation=True, max_length=LENGTH, add_special_tokens=False)
+        if len(row["input_ids"]) > 1:
+            rows.append({"input_ids": row["input_ids"], "attention_mask": row["attention_mask"]})
+    return Dataset.from_list(rows[:SAMPLES])
+
+'''
+
+_NO_PINNING = """
+import torch
+from llmcompressor.pipelines.cache import IntermediatesCache
+
+if not torch.accelerator.is_available():
+    # AWQ pins memory for copies to a GPU; without one that is an error, and there is nothing to copy.
+    IntermediatesCache.pin_memory = lambda self, *arguments, **keywords: None
+
+"""
+
+
+def recipe_text(judged: Judged, *, tool: str, source_words: str) -> str:
+    """The complete script. `tool` names the pinned tool, `source_words` the model's revision for the reader."""
+    request, scheme = judged.request, judged.scheme
+    data = needs_data(scheme, request.method, request.kv_cache)
+    steps = 4 if data else 3
+    kind = label(scheme, request.method, request.group_size, request.kv_cache)
+    constants = []
+    if data:
+        constants += [f"SAMPLES = {request.samples}", f"LENGTH = {request.sequence_length}"]
+    head = _HEAD.format(
+        title=f"{kind} of {source_words}.",
+        tool=tool,
+        recipe=RECIPE,
+        data_words=f"Its calibration data lie beside it in {CALIBRATION}.\n" if data else "",
+        imports="\n".join(_imports(request.method)),
+        model=json.dumps(request.model),
+        out=json.dumps(str(request.out)),
+        ignore=pformat(list(judged.ignore), width=110),
+        constants="\n".join(constants) + "\n" if constants else "",
+        steps=steps,
+    )
+    body = [_DATA] if data else []
+    if request.method == "awq":
+        body.append(_NO_PINNING)
+    body.append(_main(judged, data, steps))
+    return head + "".join(body)
+
+
+def _imports(method: str) -> list[str]:
+    lines = []
+    if "gptq" in method:
+        lines.append("from llmcompressor.modifiers.gptq import GPTQModifier")
+    if "gptq" not in method:
+        lines.append("from llmcompressor.modifiers.quantization import QuantizationModifier")
+    if method == "awq":
+        lines.append("from llmcompressor.modifiers.transform.awq import AWQModifier")
+    if method.startswith("smoothquant"):
+        lines.append("from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier")
+    return lines
+
+
+def _main(judged: Judged, data: bool, steps: int) -> str:
+    request, scheme = judged.request, judged.scheme
+    lines = [
+        "",
+        "def main():",
+        '    step(1, "loading the model")',
+        "    tokenizer = AutoTokenizer.from_pretrained(MODEL)",
+        '    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype="auto")',
+        f'    scheme = preset_name_to_scheme("{scheme.name}", ["Linear"])',
+    ]
+    if scheme.group_free:
+        lines.append(f"    scheme.weights.group_size = {request.group_size}")
+    arguments = 'config_groups={"group_0": scheme}, ignore=IGNORE'
+    if request.kv_cache:
+        lines.append(f"    kv_cache = {json_literal(kv_cache_scheme(request.kv_cache))}")
+        arguments += ", kv_cache_scheme=kv_cache"
+    modifiers = []
+    if request.method.startswith("smoothquant"):
+        modifiers.append("SmoothQuantModifier(smoothing_strength=0.8)")
+    if request.method == "awq":
+        modifiers.append("AWQModifier()")
+    modifiers.append(f"{'GPTQModifier' if 'gptq' in request.method else 'QuantizationModifier'}({arguments})")
+    lines.append(f"    recipe = [{', '.join(modifiers)}]")
+    number = 2
+    call = "oneshot(model=model, recipe=recipe"
+    if data:
+        lines += [f'    step({number}, "reading calibration data")', "    dataset = calibration(tokenizer)"]
+        lines.append('    print(f"{len(dataset)} samples", flush=True)')
+        call += ", dataset=dataset, max_seq_length=LENGTH, num_calibration_samples=len(dataset)"
+        number += 1
+    lines += [
+        f'    step({number}, "quantizing")',
+        f"    {call})",
+        f'    step({steps}, "writing the checkpoint")',
+        "    model.save_pretrained(OUT, save_compressed=True)",
+        "    tokenizer.save_pretrained(OUT)",
+        "",
+        "",
+        'if __name__ == "__main__":',
+        "    main()",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def kv_cache_scheme(kind: str) -> dict[str, Any]:
+    """Static FP8 scales of keys and values: one per layer (`fp8`) or one per head (`fp8_per_head`)."""
+    strategy = "tensor" if kind == "fp8" else "attn_head"
+    return {"num_bits": 8, "type": "float", "strategy": strategy, "dynamic": False, "symmetric": True}
+
+
+def json_literal(value: dict[str, Any]) -> str:
+    """A dictionary as Python writes it."""
+    return repr(value)
