@@ -25,6 +25,7 @@ GROUPS = (
     "ab",
     "reference",
     "tasks",
+    "quantize",
     "history",
     "demo",
 )
