@@ -5,12 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
+from rich.console import Group
+from rich.table import Table
 from rich.text import Text
 
 from vq_console.core.text import redact, strip_control
 from vq_console.preflight.model import Finding, Fit, Plan
-from vq_console.ui.plots import bar
+from vq_console.ui.plots import shares_bar
 
+GRADES = {"native": "green", "unsupported": "bold red", "unquantized": "dim", "unknown": "dim"}
 SEVERITY = {"error": ("✖", "bold red"), "warning": ("▲", "yellow"), "info": ("●", "dim")}
 
 METHOD_HELP: Mapping[str, str] = {
@@ -30,36 +33,41 @@ METHOD_HELP: Mapping[str, str] = {
 }
 
 
-def plan_text(plan: Plan, width: int, *, ascii_only: bool = False) -> Text:
-    """Everything that the right-hand pane says, worst first."""
-    text = Text()
+def plan_text(plan: Plan, width: int, *, ascii_only: bool = False) -> Group:
+    """Everything that the right-hand pane says: what runs, problems, memory, the exact command."""
     method = plan.method
-    text.append("runs as  ", style="dim")
-    text.append(f"{method.resolved or '16-bit (no quantization)'}\n", style="bold")
-    if method.asked or method.checkpoint:
-        text.append(
-            f"         asked {method.asked or '–'}, checkpoint {method.checkpoint or '–'} {method.claimed_by}\n",
-            style="dim",
-        )
+    rows = Table.grid(padding=(0, 1), expand=True)
+    rows.add_column(style="dim", no_wrap=True, width=9)
+    rows.add_column(ratio=1, overflow="fold")
+    text = Text(f"{method.resolved or '16-bit, no quantization'}", style="bold")
+    if method.asked and method.asked != method.resolved:
+        text.append(f"  asked {method.asked}", style="not bold dim")
+    if method.checkpoint:
+        text.append(f"  checkpoint {method.checkpoint}", style="not bold dim")
+    rows.add_row("runs as", text)
     for layer in plan.layers:
-        grade_style = {"native": "green", "unsupported": "bold red"}.get(layer.grade, "yellow")
-        text.append(f"{layer.kind:9}", style="dim")
-        text.append(f"{layer.kernel or 'unknown kernel'} ")
-        text.append(f"{layer.grade}", style=grade_style)
-        text.append(f"  {layer.scheme}" + (f" × {layer.count}" if layer.count else "") + "\n", style="dim")
-    text.append("\n")
-    text.append_text(fit_text(plan.fit, width, ascii_only=ascii_only))
-    if plan.findings:
-        text.append("\n")
+        grade_style = GRADES.get(layer.grade, "yellow")
+        text = Text(layer.kernel or ("" if layer.kind == "kv_cache" else "kernel not known"))
+        scheme = layer.scheme + (f" × {layer.count}" if layer.count else "")
+        text.append(f"{'  ' if text else ''}{layer.grade}", style=grade_style)
+        text.append(f"  {scheme}", style="dim")
+        rows.add_row({"kv_cache": "KV cache", "lm_head": "lm head"}.get(layer.kind, layer.kind), text)
+    for name, text in fit_rows(plan.fit, width - 10, ascii_only=ascii_only):
+        rows.add_row(name, text)
+    findings = Text()
     for number, finding in enumerate(ordered(plan.findings), start=1):
-        text.append_text(finding_text(finding, number))
-    text.append("\n")
+        findings.append_text(finding_text(finding, number))
+    command = Text()
     for key, value in plan.env.items():
-        text.append(f"{key}={strip_control(redact(value))} ", style="dim")
+        command.append(f"{key}={strip_control(redact(value))} ", style="dim")
     for key, source in plan.secret_env.items():
-        text.append(f"{key}=(from ${source}) ", style="dim")
-    text.append(strip_control(redact(shlex.join(plan.argv))) + "\n")
-    return text
+        command.append(f"{key}=(from ${source}) ", style="dim")
+    command.append(strip_control(redact(shlex.join(plan.argv))))
+    command.append("  [y] copy", style="dim")
+    parts: list[Table | Text] = [rows, Text()]
+    if plan.findings:
+        parts.append(findings)
+    return Group(*parts, command)
 
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
@@ -73,36 +81,43 @@ def finding_text(finding: Finding, number: int) -> Text:
     text = Text()
     text.append(f"{mark} {strip_control(finding.message)}\n", style=style)
     if finding.fix:
-        key = f"  [a] applies it ({number})" if finding.patch is not None else ""
+        key = f"  [a] {number}" if finding.patch is not None else ""
         text.append(f"  fix: {strip_control(finding.fix)}{key}\n")
     return text
 
 
-def fit_text(fit: Fit, width: int, *, ascii_only: bool = False) -> Text:
-    """Memory per GPU as a bar and in words."""
-    text = Text()
+def fit_rows(fit: Fit, width: int, *, ascii_only: bool = False) -> list[tuple[str, Text]]:
+    """Memory per GPU: a bar with each part, the parts in words, what fits into the KV cache."""
     if fit.weights_gib is None:
-        return Text("memory   unknown: no checkpoint facts (is the model here? `vq-console pull`)\n", style="dim")
-    text.append("memory   ", style="dim")
+        return [("memory", Text("not known: the checkpoint is not here (`vq-console pull`)", style="dim"))]
     parts = [
-        ("weights", fit.weights_gib),
-        ("KV", fit.kv_gib),
-        ("activations", fit.activation_gib),
-        ("graphs", fit.graphs_gib),
+        ("weights", fit.weights_gib, "green"),
+        ("KV", fit.kv_gib, "cyan"),
+        ("activations", fit.activation_gib, "yellow"),
+        ("graphs", fit.graphs_gib, "magenta"),
     ]
-    text.append(" · ".join(f"{name} {value:.2f}" for name, value in parts if value is not None) + " GiB\n")
+    known = [(name, value, style) for name, value, style in parts if value is not None]
+    words = Text()
+    for number, (name, value, style) in enumerate(known):
+        words.append(" · " if number else "")
+        words.append(f"{name} ", style=style)
+        words.append(f"{value:.2f}")
+    words.append(" GiB")
+    rows = [("memory", words)]
     if fit.budget_gib:
-        used = sum(value for _, value in parts if value is not None)
-        text.append("         ")
-        text.append(bar(used / fit.budget_gib, min(max(width - 30, 8), 40), ascii_only=ascii_only), style="cyan")
-        text.append(f" of {fit.budget_gib:.1f} GiB asked for\n", style="dim")
+        line = Text(no_wrap=True)
+        shares = [(value / fit.budget_gib, style) for _, value, style in known]
+        for piece, style in shares_bar(shares, min(max(width - 22, 8), 40), ascii_only=ascii_only):
+            line.append(piece, style=style)
+        line.append(f" of {fit.budget_gib:.1f} GiB", style="dim")
+        rows.append(("", line))
     if fit.kv_tokens is not None:
-        text.append(f"         {fit.kv_tokens:,} tokens")
+        words = Text(f"{fit.kv_tokens:,} tokens")
         if fit.requests_at_context is not None:
-            text.append(f", {fit.requests_at_context:.1f} requests of the asked context")
+            words.append(f", {fit.requests_at_context:.1f} requests of the asked context")
         if fit.max_context is not None:
-            text.append(f", longest context {fit.max_context:,}")
-        text.append("\n")
+            words.append(f", longest context {fit.max_context:,}")
+        rows.append(("KV holds", words))
     if fit.load_peak_gib is not None and fit.load_peak_gib > fit.weights_gib * 1.1:
-        text.append(f"         peak while loading {fit.load_peak_gib:.1f} GiB\n", style="yellow")
-    return text
+        rows.append(("loading", Text(f"peak {fit.load_peak_gib:.1f} GiB before it is quantized", style="yellow")))
+    return rows

@@ -13,11 +13,11 @@ from textual import work
 
 from vq_console.core.errors import VqError
 from vq_console.core.text import seconds_text, strip_control
-from vq_console.profiles.model import Profile
 from vq_console.serving.model import LIVE
 from vq_console.ui import details
 from vq_console.ui.hub import ServerSnapshot, Snapshot
 from vq_console.ui.screens.base import ConsoleScreen
+from vq_console.ui.screens.launching import launch_here, trusted
 from vq_console.ui.widgets.dialogs import Choose, Confirm
 from vq_console.ui.widgets.job import JobScreen
 
@@ -72,7 +72,7 @@ class ServerActions(ConsoleScreen):
         except VqError as error:
             self.notify(str(error), severity="error", timeout=12, markup=False)
             return
-        if await self.trusted(profile):
+        if await trusted(self.app, profile):
             self._act(f"launching {name}", lambda: launch_here(profile, simulated=self.console_app.simulated))
 
     @work(exit_on_error=False)
@@ -207,18 +207,6 @@ class ServerActions(ConsoleScreen):
     def engine_made(self) -> None:
         """An engine may have appeared."""
 
-    async def trusted(self, profile: Profile) -> bool:
-        """True when the profile may run: the user's own, trusted before, or trusted now after the review."""
-        from vq_console.profiles.trust import is_trusted, trust, trust_review
-
-        if await asyncio.to_thread(is_trusted, profile):
-            return True
-        risks = "\n".join(f"▲ {risk.key}: {risk.why}" for risk in trust_review(profile)) or "It runs no foreign code."
-        if not await self.app.push_screen_wait(Confirm(f"{profile.name} comes from elsewhere. Run it?", risks)):
-            return False
-        await asyncio.to_thread(trust, profile)
-        return True
-
     @work(group="actions", exit_on_error=False)
     async def _act(self, what: str, do: Callable[[], str]) -> None:
         """Run something that may take seconds in a thread; errors become a notification."""
@@ -230,15 +218,6 @@ class ServerActions(ConsoleScreen):
         else:
             self.app.notify(said, markup=False)
         self.console_app.hub.refresh()
-
-
-def launch_here(profile: Profile, *, simulated: bool) -> str:
-    """Start a profile on the engine that fits it (the stand-in within the simulated tour); what to tell."""
-    from vq_console.engines.find import choose_engine
-    from vq_console.serving.launch import launch
-
-    engine = choose_engine(profile.vllm, python="simulator") if simulated else None
-    return f"{launch(profile, engine=engine).name} is starting"
 
 
 def patches(server: ServerSnapshot) -> list[tuple[int, str]]:
