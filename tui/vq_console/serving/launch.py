@@ -14,8 +14,9 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -244,8 +245,8 @@ def claimed_folder(name: str | None, profile: str) -> Iterator[tuple[Path, int]]
     for number in range(1, 1000):
         folder = base / (wanted if number == 1 else f"{wanted}-{number}")
         folder.mkdir(mode=0o700, exist_ok=True)
-        # The keeper of a server that is over may still be on its way out.
-        handle = _keeper_lock(folder, patience_s=2.0 if _is_over(folder) else 0.05)
+        # A keeper may be on its way out, or cleaning up after one that was killed: the name is free in a moment.
+        handle = _keeper_lock(folder, patience_s=2.0, unless=partial(_is_kept, folder))
         if handle is not None:
             try:
                 if not _in_use(folder):
@@ -258,15 +259,20 @@ def claimed_folder(name: str | None, profile: str) -> Iterator[tuple[Path, int]]
     raise UsageError(f"no name is left for another server of {profile!r}", "stop some of them")
 
 
-def _is_over(folder: Path) -> bool:
+def _is_kept(folder: Path) -> bool:
+    """True when the folder's server is not over and has a living keeper."""
     try:
-        return str(read_json(folder / "state.json").get("state")) not in LIVE
+        state = read_json(folder / "state.json")
     except (OSError, ValueError):
         return False
+    return str(state.get("state")) in LIVE and registry.is_alive(registry.identity_from(state.get("keeper")))
 
 
-def _keeper_lock(folder: Path, patience_s: float = 0.05) -> int | None:
-    """The lock on `keeper.lock`, or None when a keeper has it; a reader holds it for a moment to test that."""
+def _keeper_lock(folder: Path, patience_s: float = 0.05, unless: Callable[[], bool] | None = None) -> int | None:
+    """The lock on `keeper.lock`; None when another has it longer than `patience_s`, or at once when `unless` says so.
+
+    A reader holds it for a moment, to test whether it is held.
+    """
     handle = os.open(folder / "keeper.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + patience_s
     while True:
@@ -274,7 +280,7 @@ def _keeper_lock(folder: Path, patience_s: float = 0.05) -> int | None:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return handle
         except BlockingIOError:
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or (unless is not None and unless()):
                 os.close(handle)
                 return None
             time.sleep(0.01)
