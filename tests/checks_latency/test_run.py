@@ -190,7 +190,7 @@ def test_a_lost_server_ends_the_run_with_what_there_is(tmp_path: Path) -> None:
 def test_a_server_without_tokens_cannot_be_measured(tmp_path: Path) -> None:
     with ExitStack() as stack:
         a, b = _pair(stack, tmp_path, {}, {"faults": {"error": 1.0}})
-        with pytest.raises(CheckError, match="gave no tokens"):
+        with pytest.raises(CheckError, match="gave no token"):
             run_latency(*_ends(a, b), SMALL, tmp_path / "latency")
 
 

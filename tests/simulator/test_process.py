@@ -12,6 +12,8 @@ import psutil
 import pytest
 
 from simulator.running import alive, descendants, end, launch, served, until
+from vq_console.checks.endpoint import probe
+from vq_console.core.errors import CheckError
 from vq_console.core.http import get, post
 
 
@@ -103,6 +105,10 @@ def test_hangs_with_health_fine(tmp_path: Path) -> None:
         assert _token(running.url) == 200
         assert _token(running.url, timeout=0.5) == 0
         assert get(running.url + "/health").ok
+        began = time.monotonic()
+        with pytest.raises(CheckError, match="gave no token"):
+            probe(running.endpoint, timeout=0.5)
+        assert time.monotonic() - began < 5
 
 
 def test_exit_zero_after_the_engine_died(tmp_path: Path) -> None:

@@ -120,6 +120,18 @@ def tokenize(endpoint: Endpoint, text: str, *, special: bool = False, timeout: f
     return tuple(int(token) for token in tokens) if isinstance(tokens, list) else None
 
 
+def _prove_it_answers(endpoint: Endpoint, timeout: float) -> None:
+    """One token, whatever else the server can do: a hung one must not cost a time-out for every later question."""
+    body = {"model": endpoint.model, "prompt": "The", "max_tokens": 1, "temperature": 0}
+    answer = endpoint.post("/v1/completions", body, timeout=timeout)
+    if answer.status == 0 or answer.status >= 500:
+        said = answer.error or f"HTTP {answer.status}"
+        raise CheckError(
+            f"{endpoint.label}: the server answers, but the probe request gave no token ({said})",
+            "Ready is not proven until one token came out; see the server's log.",
+        )
+
+
 def same_chat(a: Endpoint, b: Endpoint) -> bool:
     """Whether the same messages become the same token IDs on both servers; True where a server cannot say."""
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello, how are you?"}]
@@ -132,7 +144,7 @@ def same_chat(a: Endpoint, b: Endpoint) -> bool:
 
 
 def probe(endpoint: Endpoint, *, timeout: float = 120.0) -> Capabilities:
-    """Ask a server what it can do, with at most seven tiny requests; the first may compile for minutes.
+    """Ask a server what it can do, with at most eight tiny requests; the first may compile for minutes.
 
     Raises CheckError when it does not answer at all or does not serve `endpoint.model`.
     """
@@ -150,6 +162,7 @@ def probe(endpoint: Endpoint, *, timeout: float = 120.0) -> Capabilities:
     metrics = metrics_answer.ok and b"vllm:" in metrics_answer.body
     vllm = metrics or (version is not None and owner == "vllm")
     ids = tokenize(endpoint, "The quick brown fox")
+    _prove_it_answers(endpoint, timeout)
     token_prompts = False
     if ids:
         token_prompts = _completion(endpoint, {"prompt": list(ids), "max_tokens": 1}, timeout=timeout) is not None
