@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,28 +71,52 @@ def interval_line(
 
 
 def forest(endpoints: Sequence[Mapping[str, Any]], width: int, *, ascii_only: bool = False) -> list[str]:
-    """B/A of each endpoint with its interval around 1. Two header lines, then one line an endpoint."""
-    shown = [e for e in endpoints if e.get("ratio") and e.get("ci") and e["ci"][0] > 0 and math.isfinite(e["ci"][1])]
+    """B/A of each endpoint with its interval around 1, or its single pairs while there is no interval yet.
+
+    Two header lines, then one line an endpoint.
+    """
+    shown = [(e, _bounds(e)) for e in endpoints if e.get("ratio")]
     if not shown:
-        return ["no interval yet"]
-    label = max(len(_name(e)) for e in shown) + 2
+        return ["no pair yet"]
+    label = max(len(_name(e)) for e, _ in shown) + 2
     room = max(width - label, 12)
-    span = max(*(abs(math.log(x)) for e in shown for x in e["ci"]), 2 * EQUIVALENT) * 1.1
+    span = max(*(abs(math.log(x)) for _, bounds in shown for x in bounds), 2 * EQUIVALENT) * 1.1
     low, high = math.exp(-span), math.exp(span)
     axis = [" "] * room
     one = log_position(1.0, low, high, room)
     axis[log_position(1 / 1.03, low, high, room)] = "("
     axis[log_position(1.03, low, high, room)] = ")"
-    axis[one] = "|" if ascii_only else "┃"
+    axis[one] = "|" if ascii_only else "│"
     ticks = [" "] * (room + 6)
     for value in (low**0.9, 1.0, high**0.9):
         text = f"{value:.2f}"
         start = max(0, min(log_position(value, low, high, room) - 2, room - len(text)))
         ticks[start : start + len(text)] = text
     lines = [" " * label + "".join(ticks).rstrip(), " " * label + "".join(axis)]
-    for e in shown:
-        lines.append(_name(e).ljust(label) + interval_line(e["ratio"], e["ci"], low, high, room, ascii_only=ascii_only))
+    for e, bounds in shown:
+        if _interval(e) is not None:
+            line = interval_line(e["ratio"], bounds, low, high, room, ascii_only=ascii_only)
+        else:
+            cells = [" "] * room
+            for ratio in _pairs(e):
+                cells[log_position(ratio, low, high, room)] = "." if ascii_only else "·"
+            cells[log_position(e["ratio"], low, high, room)] = "o" if ascii_only else "○"
+            line = "".join(cells)
+        lines.append(_name(e).ljust(label) + line)
     return lines
+
+
+def _interval(e: Mapping[str, Any]) -> tuple[float, float] | None:
+    ci = e.get("ci")
+    return (ci[0], ci[1]) if ci and ci[0] > 0 and math.isfinite(ci[1]) else None
+
+
+def _pairs(e: Mapping[str, Any]) -> list[float]:
+    return [b / a for a, b in e.get("values") or () if a and b]
+
+
+def _bounds(e: Mapping[str, Any]) -> tuple[float, ...]:
+    return _interval(e) or (float(e["ratio"]), *_pairs(e))
 
 
 def _name(endpoint: Mapping[str, Any]) -> str:
@@ -124,14 +149,46 @@ def kld_bands(kld: Mapping[str, Any], width: int, *, ascii_only: bool = False) -
     return ["".join(names)[:width].rstrip(), merged, ends]
 
 
-def ecdf(values: Sequence[float], width: int, low: float, high: float) -> str:
-    """Share of values at or below each point of a linear axis, as a line of blocks."""
-    if not values or width <= 0 or high <= low:
-        return " " * max(width, 0)
-    ordered = sorted(values)
-    marks = []
-    for i in range(width):
-        edge = low + (high - low) * (i + 1) / width
-        share = sum(value <= edge for value in ordered) / len(ordered)
-        marks.append(" " if share == 0 else SPARKS[min(int(share * 8), 7)])
-    return "".join(marks)
+def curves(series: Mapping[str, Sequence[float]], width: int, height: int, unit: str) -> list[str]:
+    """ECDFs on one plane: each column's share (0 to 100 %) of values at or below it, drawn with the series' letter.
+
+    `=` stands where the curves meet. The axis runs from zero to the largest value, in `unit`.
+    """
+    known = {name: sorted(values) for name, values in series.items() if values}
+    if not known or width < 10 or height < 2:
+        return []
+    top = max(values[-1] for values in known.values()) * 1.02 or 1.0
+    rows = [[" "] * width for _ in range(height)]
+    for name, values in known.items():
+        for column in range(width):
+            share = bisect_right(values, top * (column + 1) / width) / len(values)
+            if share == 0:
+                continue
+            row = height - 1 - min(int(share * height), height - 1)
+            rows[row][column] = name if rows[row][column] in {" ", name} else "="
+    labels = {0: "100 %", height - 1: "0 %"}
+    lines = [f"{labels.get(number, ''):>6} │{''.join(cells).rstrip()}" for number, cells in enumerate(rows)]
+    end = f"{top:.3g} {unit}"
+    return [*lines, " " * 7 + "└" + "─" * width, " " * 8 + "0" + end.rjust(width - 1)]
+
+
+def plane(points: Sequence[tuple[float, float, str]], width: int, height: int, x_name: str, y_name: str) -> list[str]:
+    """Points (x, y, mark) on a plane from zero, axes named; a later mark goes beside one that stands there already."""
+    known = [(x, y, mark) for x, y, mark in points if x > 0 and y > 0]
+    if not known or width < 24 or height < 3:
+        return []
+    top_x, top_y = max(x for x, _, _ in known) * 1.08, max(y for _, y, _ in known) * 1.08
+    rows = [[" "] * width for _ in range(height)]
+    for x, y, mark in known:
+        row = height - 1 - min(int(y / top_y * height), height - 1)
+        column = min(int(x / top_x * width), width - len(mark))
+        while column > 0 and any(cell != " " for cell in rows[row][column : column + len(mark)]):
+            column -= 1
+        rows[row][column : column + len(mark)] = mark
+    lines = [y_name]
+    for number, cells in enumerate(rows):
+        label = f"{top_y:8.3g}" if number == 0 else f"{0:8g}" if number == height - 1 else " " * 8
+        lines.append(f"{label} │{''.join(cells).rstrip()}")
+    lines.append(" " * 9 + "└" + "─" * width)
+    lines.append(" " * 10 + f"0{x_name:^{width - 10}}{top_x:.3g}")
+    return lines

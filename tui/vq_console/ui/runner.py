@@ -62,6 +62,8 @@ class RunTail:
     summary: Mapping[str, Any] | None = None
     state: str = history.RUNNING
     error: str | None = None
+    busy: bool = False
+    """A poll is under way in a thread."""
     _polls_without_head: int = 0
 
     @property

@@ -1,10 +1,11 @@
-"""A/B: pick two arms, look at answers side by side, measure, read the verdict. Decides nothing about numbers."""
+"""A/B: pick arms, look at answers side by side, measure, read the verdict. Decides nothing about numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -17,49 +18,72 @@ from vq_console.core.places import runs_dir
 from vq_console.serving.model import ServerState
 from vq_console.ui.hub import Snapshot
 from vq_console.ui.runner import RunTail, cancel_run, start_ab
-from vq_console.ui.screens.base import ConsoleScreen
+from vq_console.ui.samples import read_samples
+from vq_console.ui.screens.ab_actions import AbActions
 from vq_console.ui.widgets.live import LivePane
 from vq_console.ui.widgets.results import LatencyPane, ProgressLine, QualityPane, VerdictPane
 
-PROFILE, SERVER, URL = "profile", "server", "url"
+PROFILES_EVERY_S = 5.0
+POLL_EVERY_S = 0.25
+TABS = ("live", "latency", "quality", "verdict")
+ORDERS: tuple[tuple[bool | None, str], ...] = (
+    (None, "one after the other on a shared device, else together"),
+    (True, "both together"),
+    (False, "one after the other"),
+)
+Choices = tuple[tuple[str, str], ...]
 
 
-class AbScreen(ConsoleScreen):
-    """Two arms, four views of how they differ."""
+class AbScreen(AbActions):
+    """Two arms and a baseline, four views of how they differ."""
 
     MODE = "ab"
+    TITLE_TEXT = "4 A/B"
     AUTO_FOCUS = "#arm-a"
     HELP_TEXT = (
-        "Compare two ways of serving. An arm is a profile (it is started and stopped for you), a running "
-        "server or a URL. Live shows one prompt answered by both and where they part. Quick and Standard "
-        "measure in interleaved blocks and end in a verdict with its interval; B is judged against A, so put "
-        "the 16-bit arm first or name it as baseline. The measuring runs in a process of its own: leave this "
-        "screen or the console, it goes on."
+        "Compare two ways of serving. An arm is a profile (started and stopped for you), a running server, a recorded "
+        "reference or a URL. Live shows one prompt answered by both and where they part. g and G measure in "
+        "interleaved blocks and end in a verdict with its interval. B is judged against A: put the 16-bit arm first, "
+        "or name it as baseline. It runs in a process of its own: leave the screen or the console, it goes on."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("g", "run('quick')", "Quick check"),
-        Binding("G", "run('standard')", "Standard", key_display="G"),
-        Binding("c", "cancel", "Cancel"),
-        Binding("x", "swap", "Swap arms"),
-        Binding("l", "tab('live')", "Live"),
-        Binding("v", "tab('verdict')", "Verdict"),
-        Binding("e", "export", "Export"),
-        Binding("escape", "leave_input", "Leave prompt", show=False),
+        Binding("g", "run('quick')", "Quick", tooltip="quick check, minutes"),
+        Binding("G", "run('standard')", "Standard", key_display="G", tooltip="standard check, narrower"),
+        Binding("c", "cancel", "Cancel", tooltip="end the check, keep what it has"),
+        Binding("t", "next_tab", "View", tooltip="next view"),
+        Binding("l", "tab('live')", "Live", tooltip="live: type a prompt"),
+        Binding("v", "tab('verdict')", "Verdict", show=False, tooltip="verdict"),
+        Binding("d", "answers", "Answers", tooltip="answers that differ"),
+        Binding("e", "export", "Export", tooltip="export: html, md, csv, bundle"),
+        Binding("x", "swap", "Swap", show=False, tooltip="swap the arms"),
+        Binding("u", "url", "URL arm", show=False, tooltip="a URL as arm"),
+        Binding("P", "prompts", "Prompts", show=False, key_display="P", tooltip="prompts of a file for Live"),
+        Binding("n", "next_prompt", "Next prompt", show=False, tooltip="ask the file's next prompt"),
+        Binding("o", "order", "Order", show=False, tooltip="live: together or in turn"),
+        Binding("escape", "leave_input", "Leave prompt", show=False, tooltip="leave the prompt"),
     ]
 
     def __init__(self) -> None:
         super().__init__()
-        self._tail: RunTail | None = None
-        self._choices: tuple[tuple[str, str], ...] = ()
+        self._choices: Choices = ()
+        self._urls: list[str] = []
+        self._stored: Choices = ()
         self._announced = False
+        self._order = 0
 
     def compose_body(self) -> ComposeResult:
-        with Horizontal(id="arms"):
-            yield Label("A", classes="arm-letter")
-            yield Select[str]([], prompt="first arm", id="arm-a", compact=True)
-            yield Label("B", classes="arm-letter")
-            yield Select[str]([], prompt="second arm", id="arm-b", compact=True)
-            yield Button("Quick", id="quick", compact=True, variant="primary")
+        with Vertical(id="arms"):
+            with Horizontal():
+                yield Label("A", classes="arm-letter")
+                yield Select[str]([], prompt="first arm", id="arm-a", compact=True)
+                yield Label("B", classes="arm-letter")
+                yield Select[str]([], prompt="second arm", id="arm-b", compact=True)
+            with Horizontal(id="arms-more"):
+                yield Label("vs", classes="arm-letter")
+                yield Select[str]([], prompt="no baseline: B against A", id="arm-baseline", compact=True)
+                yield Button("Quick g", id="quick", compact=True, variant="primary")
+                yield Button("Standard G", id="standard", compact=True)
+                yield Button("URL u", id="url", compact=True)
         with TabbedContent(id="views", initial="live"):
             with TabPane("Live", id="live"):
                 yield LivePane()
@@ -73,93 +97,156 @@ class AbScreen(ConsoleScreen):
         with Vertical(id="progress-box"):
             yield ProgressLine()
 
+    def on_mount(self) -> None:
+        super().on_mount()
+        self._read_arms()
+        self.set_interval(PROFILES_EVERY_S, self._read_arms)
+        self.set_interval(POLL_EVERY_S, self._poll)
+
     def on_screen_resume(self) -> None:
         super().on_screen_resume()
         app = self.console_app
         if app.compare_arm is not None:
-            empty = self.query_one("#arm-a", Select).is_blank()
-            self.choose(**{"a" if empty else "b": app.compare_arm})
-            app.compare_arm = None
+            self._read_arms()
         if app.open_run is not None:
             self.follow(app.open_run)
             app.open_run = None
 
     # What may be chosen
 
+    @work(group="arms", exclusive=True, exit_on_error=False)
+    async def _read_arms(self) -> None:
+        """Profiles and references, read off the event loop."""
+        if self.is_current or not self._stored:
+            self._stored = await asyncio.to_thread(stored_arms)
+            self.show_snapshot(self.console_app.hub.snapshot)
+            wanted, self.console_app.compare_arm = self.console_app.compare_arm, None
+            if wanted is not None:
+                empty = self.query_one("#arm-a", Select).is_blank()
+                self.choose(**{"a" if empty else "b": wanted})
+
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        choices = arm_choices(snapshot, profile_names())
-        if choices != self._choices:
-            self._choices = choices
-            for selector in ("#arm-a", "#arm-b"):
-                select = self.query_one(selector, Select)
-                value = select.value
-                select.set_options(choices)
-                if value in {choice for _, choice in choices}:
-                    select.value = value
-
-    def pump(self) -> None:
-        super().pump()
-        if self._tail is not None and self._tail.poll():
-            self.show_run(self._tail)
-
-    def choose(self, a: str | None = None, b: str | None = None) -> None:
-        """Set arms from another screen; texts are as on the command line, e.g. `server:fp8`."""
-        self.show_snapshot(self.console_app.hub.snapshot)
-        known = {choice for _, choice in self._choices}
-        for selector, value in (("#arm-a", a), ("#arm-b", b)):
+        choices = (*running_arms(snapshot), *((f"◇ {url}", url) for url in self._urls), *self._stored)
+        if choices == self._choices:
+            return
+        self._choices = choices
+        known = {choice for _, choice in choices}
+        for selector in ("#arm-a", "#arm-b", "#arm-baseline"):
+            select = self.query_one(selector, Select)
+            value = select.value
+            select.set_options(choices)
             if value in known:
-                self.query_one(selector, Select).value = value
+                select.value = value
+
+    def choose(self, **arms: str) -> None:
+        """Set arms (`a`, `b`, `baseline`); texts are as on the command line, e.g. `server:fp8`."""
+        known = {choice for _, choice in self._choices}
+        for side, value in arms.items():
+            if value in known:
+                self.query_one(f"#arm-{side}", Select).value = value
+
+    def add_url(self, side: str, url: str) -> None:
+        if url not in self._urls:
+            self._urls.append(url)
+        self.show_snapshot(self.console_app.hub.snapshot)
+        self.choose(**{side: url})
 
     def arms(self) -> tuple[str, str] | None:
-        """The chosen arms, or None with a word to the user when one is missing or both are the same."""
+        """The chosen arms, or None with a word to the user when one is missing."""
         values = [self.query_one(selector, Select).value for selector in ("#arm-a", "#arm-b")]
         if not all(isinstance(value, str) for value in values):
             self.notify("Choose both arms first (Tab moves, Enter opens a list).", severity="warning")
             return None
         return str(values[0]), str(values[1])
 
-    # Actions
+    # Measuring
 
-    @on(Button.Pressed, "#quick")
-    def _quick(self) -> None:
-        self.action_run("quick")
+    @on(Button.Pressed)
+    def _pressed(self, event: Button.Pressed) -> None:
+        if event.button.id == "url":
+            self.action_url()
+        elif event.button.id in {"quick", "standard"}:
+            self.action_run(event.button.id)
 
     def action_run(self, mode: str) -> None:
         """Start a check in a process of its own."""
         chosen = self.arms()
         if chosen is None:
             return
-        if self._tail is not None and not self._tail.ended:
+        if self.tail is not None and not self.tail.ended:
             self.notify("A check runs already; c cancels it.", severity="warning")
             return
         labels = (chosen[0].partition(":")[2] or chosen[0], chosen[1].partition(":")[2] or chosen[1])
-        extra = ("--engine", "simulator") if self.console_app.simulated else ()
+        options = [f"--{mode}"]
+        baseline = self.query_one("#arm-baseline", Select).value
+        if isinstance(baseline, str):
+            options += ["--baseline", baseline]
+        if self.console_app.simulated:
+            # The stand-in needs no long run to show what a verdict is.
+            options += ["--engine", "simulator", "--latency-minutes", "0.6", "--quality-minutes", "0.4"]
+        self._start(chosen, tuple(options), labels)
+
+    @work(group="start", exit_on_error=False)
+    async def _start(self, chosen: tuple[str, str], options: tuple[str, ...], labels: tuple[str, str]) -> None:
         try:
-            name = start_ab(chosen[0], chosen[1], (f"--{mode}", *extra), labels=labels)
+            name = await asyncio.to_thread(start_ab, chosen[0], chosen[1], options, labels=labels)
         except OSError as error:
-            self.notify(f"The check could not be started: {error}", severity="error")
+            self.notify(f"The check could not be started: {error}", severity="error", markup=False)
             return
         self.follow(runs_dir() / name)
         self.query_one("#views", TabbedContent).active = "latency"
 
     def follow(self, folder: Path) -> None:
         """Show a run, live or finished."""
-        self._tail = RunTail(folder)
+        self.tail = RunTail(folder)
         self._announced = False
         self.query_one(LatencyPane).clear()
         self.query_one(QualityPane).clear()
         self.query_one(VerdictPane).clear()
-        self._tail.poll()
-        self.show_run(self._tail)
+        self._poll()
+
+    @work(group="poll", exclusive=False, exit_on_error=False)
+    async def _poll(self) -> None:
+        """Read what the run wrote, off the event loop, also while another screen is open."""
+        tail = self.tail
+        if tail is None or self._announced or tail.busy:
+            return
+        tail.busy = True
+        try:
+            changed = await asyncio.to_thread(tail.poll)
+        finally:
+            tail.busy = False
+        if tail is self.tail and (changed or tail.ended):
+            await self.show_run(tail)
 
     def action_cancel(self) -> None:
         """End the running check; what was measured is kept."""
-        if self._tail is None or self._tail.ended:
+        if self.tail is None or self.tail.ended:
             self.notify("No check is running.")
-        elif cancel_run(self._tail.folder):
+        elif cancel_run(self.tail.folder):
             self.notify("Ending after this block; what was measured is kept.")
         else:
             self.notify("The check has ended already.", severity="warning")
+
+    async def show_run(self, tail: RunTail) -> None:
+        """Redraw progress and results."""
+        with self.app.batch_update():
+            self.query_one(ProgressLine).show(tail)
+            self.query_one(LatencyPane).show(tail)
+            self.query_one(QualityPane).show(tail)
+        if not tail.ended or self._announced:
+            return
+        self._announced = True
+        self.query_one(VerdictPane).show(tail)
+        if tail.summary is not None:
+            self.query_one("#views", TabbedContent).active = "verdict"
+            self.app.notify("The verdict is there (4).", title=tail.folder.name, markup=False)
+            samples = await asyncio.to_thread(read_samples, tail.folder)
+            self.query_one(LatencyPane).show_samples(samples)
+        elif tail.error:
+            self.app.notify(tail.error, title="The check failed", severity="error", timeout=15, markup=False)
+
+    # Keys that only move
 
     def action_swap(self) -> None:
         """Exchange the arms."""
@@ -172,46 +259,35 @@ class AbScreen(ConsoleScreen):
         if name == "live":
             self.query_one("#prompt", Input).focus()
 
+    def action_next_tab(self) -> None:
+        """Show the next view."""
+        views = self.query_one("#views", TabbedContent)
+        views.active = TABS[(TABS.index(views.active) + 1) % len(TABS)]
+
     def action_leave_input(self) -> None:
         self.set_focus(None)
 
-    def action_export(self) -> None:
-        """Say where the reports of the shown run lie."""
-        if self._tail is None or self._tail.summary is None:
-            self.notify("No finished run is shown.", severity="warning")
-            return
-        self.notify(f"{self._tail.folder}/report.md and report.html", title="Report", timeout=12)
-        self.app.copy_to_clipboard(str(self._tail.folder / "report.md"))
-
-    # What a run says
-
-    def show_run(self, tail: RunTail) -> None:
-        """Redraw progress and results."""
-        self.query_one(ProgressLine).show(tail)
-        self.query_one(LatencyPane).show(tail)
-        self.query_one(QualityPane).show(tail)
-        if tail.ended and not self._announced:
-            self._announced = True
-            self.query_one(VerdictPane).show(tail)
-            if tail.summary is not None:
-                self.query_one("#views", TabbedContent).active = "verdict"
-                self.app.notify("The verdict is there.", title=tail.folder.name)
-            elif tail.error:
-                self.app.notify(tail.error, title="The check failed", severity="error", timeout=15)
+    def action_order(self) -> None:
+        """Whether Live asks both arms together or one after the other."""
+        self._order = (self._order + 1) % len(ORDERS)
+        self.notify(f"Live: {ORDERS[self._order][1]}.")
 
     # Live
 
     @on(Input.Submitted, "#prompt")
-    def _ask(self, event: Input.Submitted) -> None:
+    def _submitted(self, event: Input.Submitted) -> None:
+        if event.value.strip():
+            self.ask(event.value)
+
+    def ask(self, prompt: str) -> None:
         chosen = self.arms()
-        if chosen is not None and event.value.strip():
-            self._stream(chosen, event.value)
+        if chosen is not None:
+            self.query_one("#views", TabbedContent).active = "live"
+            self._stream(chosen, prompt)
 
     @work(group="live", exclusive=True, exit_on_error=False)
     async def _stream(self, chosen: tuple[str, str], prompt: str) -> None:
-        import asyncio
-
-        from vq_console.checks.live import stream_pair
+        from vq_console.checks.live import LiveAnswer, Parting, stream_pair
         from vq_console.compare.arms import resolve_endpoint
 
         pane = self.query_one(LivePane)
@@ -219,35 +295,44 @@ class AbScreen(ConsoleScreen):
             a = await asyncio.to_thread(resolve_endpoint, chosen[0])
             b = await asyncio.to_thread(resolve_endpoint, chosen[1])
         except VqError as error:
-            self.notify(str(error), title="Live needs running servers", severity="error", timeout=10)
+            self.notify(str(error), title="Live needs running servers", severity="error", timeout=10, markup=False)
             return
+        if a.label == b.label:
+            b = replace(b, label=f"{b.label} (B)")
         pane.begin(prompt)
-        async for left, right, parting in stream_pair(a, b, [{"role": "user", "content": prompt}]):
-            pane.show(left, right, parting)
+        messages = [{"role": "user", "content": prompt}]
+        drawn = 0.0
+        last: tuple[LiveAnswer, LiveAnswer, Parting | None] | None = None
+        async for left, right, parting in stream_pair(a, b, messages, together=ORDERS[self._order][0]):
+            last = left, right, parting
+            now = asyncio.get_running_loop().time()
+            if now - drawn >= 1 / 15:
+                drawn = now
+                pane.show(left, right, parting)
+        if last is not None:
+            pane.show(*last)
 
 
-def profile_names() -> tuple[str, ...]:
-    """Names of the profiles that can be read."""
+def stored_arms() -> Choices:
+    """(label, value) of profiles and recorded references."""
+    from vq_console.core.places import references_dir
     from vq_console.profiles.store import list_profiles
 
-    return tuple(listed.name for listed in list_profiles() if listed.error is None)
+    names = [listed.name for listed in list_profiles() if listed.error is None]
+    folder = references_dir()
+    recorded = (
+        sorted(path.stem for path in folder.iterdir() if not path.name.startswith(".")) if folder.is_dir() else []
+    )
+    return (
+        *((f"▤ {name} (recorded)", f"ref:{name}") for name in recorded),
+        *((f"○ {name} (profile)", f"profile:{name}") for name in dict.fromkeys(names)),
+    )
 
 
-def arm_choices(snapshot: Snapshot, profiles: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """(label, value) of what may be an arm: ready servers first, then profiles."""
-    choices: list[tuple[str, str]] = []
-    for server in snapshot.servers:
-        record = server.record
-        if record.state is ServerState.READY:
-            choices.append((f"● {record.name} (running)", f"server:{record.name}"))
-    choices += [(f"○ {name} (profile)", f"profile:{name}") for name in profiles]
-    return tuple(choices)
-
-
-def describe_arm(arm: dict[str, Any]) -> str:
-    """One line: name, GPU, kernels, grade."""
-    rows = arm.get("asked_vs_runs") or ()
-    kernels = ", ".join(dict.fromkeys(str(row.get("selected")) for row in rows if row.get("selected")))
-    grade = next((str(row.get("grade")) for row in rows if row.get("kind") == "linear"), "")
-    parts = [str(arm.get("profile") or arm.get("label") or arm.get("url")), str(arm.get("gpu") or ""), kernels, grade]
-    return "  ".join(part for part in parts if part and part != "None")
+def running_arms(snapshot: Snapshot) -> Choices:
+    """(label, value) of servers that answer."""
+    return tuple(
+        (f"● {server.record.name} (running)", f"server:{server.record.name}")
+        for server in snapshot.servers
+        if server.record.state is ServerState.READY
+    )

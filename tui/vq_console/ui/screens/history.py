@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import ClassVar
 
+from rich.console import Group
 from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
@@ -115,21 +116,30 @@ class HistoryScreen(ConsoleScreen):
     @on(DataTable.RowHighlighted)
     def _draw(self) -> None:
         run = self.selected()
-        text = Text()
-        if run is not None:
-            text.append(f"{run.name}\n", style="bold")
-            text.append(f"{run.machine}\n", style="dim")
-            if run.note:
-                text.append(f"note: {strip_control(run.note)}\n")
-            if run.error:
-                text.append(f"\n{run.error}", style="red")
-            else:
-                try:
-                    text.append("\n")
-                    text.append_text(verdict_text(history.summary_of(run)))
-                except VqError as error:
-                    text.append(str(error))
-        self.query_one("#run-text", Static).update(text)
+        if run is None:
+            self.query_one("#run-text", Static).update("")
+        else:
+            self._read(run)
+
+    @work(group="read", exclusive=True, exit_on_error=False)
+    async def _read(self, run: Run) -> None:
+        """Read one summary off the event loop and draw it."""
+        text = Text(f"{run.name}\n", style="bold")
+        text.append(f"{strip_control(run.machine)}\n", style="not bold dim")
+        if run.note:
+            text.append(f"note: {strip_control(run.note)}\n", style="not bold")
+        pane = self.query_one("#run-text", Static)
+        if run.error:
+            text.append(f"\n{run.error}", style="red")
+            pane.update(text)
+            return
+        try:
+            summary = await asyncio.to_thread(history.summary_of, run)
+        except VqError as error:
+            text.append(f"\n{error}", style="not bold")
+            pane.update(text)
+        else:
+            pane.update(Group(text, verdict_text(summary)))
 
     @on(DataTable.RowSelected)
     def action_open(self) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from rich.console import Group
+from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
+from textual.widget import Widget
 from textual.widgets import DataTable, Static
 
 from vq_console.compare.report import interval, latency_rows, number
 from vq_console.core.text import seconds_text, strip_control
-from vq_console.ui.plots import bar, forest, kld_bands
+from vq_console.ui.plots import bar, curves, forest, kld_bands, plane
 from vq_console.ui.runner import RunTail
+from vq_console.ui.samples import Samples
 
 
 class ProgressLine(Static):
@@ -27,7 +32,10 @@ class ProgressLine(Static):
             words = {"finished": "finished", "partial": "stopped early; what was measured is kept"}.get(
                 tail.state, "failed"
             )
-            self.update(Text(f"{words}: {tail.folder.name}" + (f"   {tail.error}" if tail.error else "")))
+            keys = "   e export   d answers that differ" if tail.summary is not None else ""
+            name = tail.folder.name[:15] if self.size.width < 100 else tail.folder.name
+            said = f"{words}: {name}" + (f"   {tail.error}" if tail.error else "") + keys
+            self.update(Text(said, no_wrap=not tail.error, overflow="ellipsis"))
             return
         if not tail.events:
             self.update(Text("starting …"))
@@ -38,7 +46,7 @@ class ProgressLine(Static):
         text.append(f"{event.get('stage')} ", style="bold")
         text.append(f"{event.get('arm') or ''} {strip_control(str(event.get('message')))} ")
         if isinstance(done, int) and isinstance(total, int) and total:
-            text.append(bar(done / total, 20), style="cyan")
+            text.append(bar(done / total, 20, ascii_only=_ascii(self)), style="cyan")
             text.append(f" {done}/{total}")
         if eta is not None:
             text.append(f"  {seconds_text(float(eta))} left")
@@ -47,48 +55,98 @@ class ProgressLine(Static):
 
 
 class LatencyPane(VerticalScroll):
-    """Endpoints with interval, and the pair forest. During a run only anytime-valid intervals are shown."""
+    """Endpoints with interval, the pair forest, distributions. During a run only anytime-valid intervals are shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._latency: Mapping[str, Any] = {}
+        self._final = False
+        self._samples: Samples | None = None
 
     def compose(self) -> ComposeResult:
         yield Static(id="latency-head")
         yield DataTable[str](id="latency-table", cursor_type="row", zebra_stripes=True)
         yield Static(id="latency-forest")
+        yield Static(id="latency-plots")
 
     def on_mount(self) -> None:
         table = self.query_one(DataTable)
         table.add_columns("metric", "streams", "A", "B", "B/A", "95 % CI", "pairs", "B is")
         self.clear()
 
+    def on_resize(self) -> None:
+        """A hidden pane has no width: plots are drawn once it is seen."""
+        self._draw_plots()
+
     def clear(self) -> None:
+        self._latency, self._samples = {}, None
         self.query_one(DataTable).clear()
         self.query_one("#latency-head", Static).update(
-            Text("No latency check has run for this pair yet: g", style="dim")
+            Text("No latency check has run for this pair yet: g measures", style="dim")
         )
-        self.query_one("#latency-forest", Static).update("")
+        for name in ("forest", "plots"):
+            self.query_one(f"#latency-{name}", Static).update("")
 
     def show(self, tail: RunTail) -> None:
         latency = (tail.summary or {}).get("latency") if tail.summary else tail.interim.get("latency")
+        latency = latency or tail.interim.get("pair")
         if not latency or not latency.get("endpoints"):
             return
+        self._latency, self._final = latency, tail.summary is not None
         table = self.query_one(DataTable)
         table.clear()
         for row in latency_rows(latency):
             table.add_row(*row)
-        final = tail.summary is not None
         head = (
             "* primary; each interval's unit is the pair of interleaved blocks"
-            if final
+            if self._final
             else "so far; intervals hold at any time"
         )
         void = f", {latency.get('void')} void" if latency.get("void") else ""
-        self.query_one("#latency-head", Static).update(
-            Text(f"{latency.get('blocks') or '–'} blocks{void}; {head}", style="dim")
-        )
-        width = max(self.size.width - 8, 30)
-        lines = forest(latency["endpoints"], min(width, 100), ascii_only=_ascii(self))
-        self.query_one("#latency-forest", Static).update(
-            Text("\nB/A by endpoint; ( ) is ±3 %, where arms count as equivalent\n" + "\n".join(lines))
-        )
+        blocks = f"{latency['blocks']} blocks{void}; " if latency.get("blocks") else ""
+        self.query_one("#latency-head", Static).update(Text(f"{blocks}{head}", style="dim"))
+        self._draw_plots()
+
+    def show_samples(self, samples: Samples) -> None:
+        """Distributions of a finished run, from its raw samples."""
+        self._samples = samples
+        self._draw_plots()
+
+    def _draw_plots(self) -> None:
+        if not self._latency or not self.size.width:
+            return
+        width = min(max(self.size.width - 4, 30), 100)
+        lines = forest(self._latency["endpoints"], width, ascii_only=_ascii(self))
+        note = "├●┤ interval, ( ) ±3 %: equivalent" if self._final else "○ ratio so far, · its pairs, ( ) ±3 %"
+        self.query_one("#latency-forest", Static).update(Text(f"\nB/A by endpoint; {note}\n" + "\n".join(lines)))
+        if self._samples is not None:
+            plots = sample_lines(self._samples, self._latency, min(width - 12, 76))
+            self.query_one("#latency-plots", Static).update(Text("\n".join(plots)))
+
+
+def sample_lines(samples: Samples, latency: Mapping[str, Any], width: int) -> list[str]:
+    """TTFT as ECDF by streams, A and B on one plane; TPOT against throughput."""
+    lines: list[str] = []
+    for count in sorted({key[1] for key in samples.ttft_s}):
+        both = {side: [x * 1000 for x in samples.ttft_s.get((side, count), ())] for side in "AB"}
+        if not all(both.values()):
+            continue
+        told = ", ".join(f"{side} median {statistics.median(values):.0f} ms" for side, values in both.items())
+        number = f"n {len(both['A'])} and {len(both['B'])}"
+        lines += [
+            "",
+            f"TTFT at {count} stream{'s' if count > 1 else ''}, share of answers begun by then: {told}, {number}",
+        ]
+        lines += curves(both, width, 6, "ms")
+    tpot = {key: sum(values) / len(values) * 1000 for key, values in samples.tpot_s.items() if values}
+    points: list[tuple[float, float, str]] = []
+    for e in latency.get("endpoints") or ():
+        if e.get("metric") == "throughput":
+            for side, value in (("A", e.get("a")), ("B", e.get("b"))):
+                if value and (side, e["concurrency"]) in tpot:
+                    points.append((float(value), tpot[side, e["concurrency"]], f"{side}{e['concurrency']}"))
+    drawn = plane(points, width, 7, "tokens/s in all", "TPOT in ms; A4 is arm A at 4 streams; down and right is better")
+    return [*lines, "", *drawn] if drawn else lines
 
 
 class QualityPane(VerticalScroll):
@@ -152,13 +210,18 @@ def quality_text(quality: Mapping[str, Any], width: int, *, ascii_only: bool = F
 class VerdictPane(VerticalScroll):
     """The sentences first, then flags, what was not tested, and where the report lies."""
 
+    _summary: Mapping[str, Any] | None = None
+
     def compose(self) -> ComposeResult:
         yield Static(id="verdict-text")
+        yield Static(id="verdict-plots")
 
     def on_mount(self) -> None:
         self.clear()
 
     def clear(self) -> None:
+        self._summary = None
+        self.query_one("#verdict-plots", Static).update("")
         self.query_one("#verdict-text", Static).update(
             Text("No verdict yet. g measures the two arms in minutes.", style="dim")
         )
@@ -168,43 +231,75 @@ class VerdictPane(VerticalScroll):
             self.query_one("#verdict-text", Static).update(Text(tail.error or "the run has no summary"))
             return
         self.query_one("#verdict-text", Static).update(verdict_text(tail.summary))
+        self._summary = tail.summary
+        self._draw_plots()
+
+    def on_resize(self) -> None:
+        """A hidden pane has no width: plots are drawn once it is seen."""
+        self._draw_plots()
+
+    def _draw_plots(self) -> None:
+        if self._summary is None or not self.size.width:
+            return
+        width = min(max(self.size.width - 4, 30), 100)
+        lines: list[str] = []
+        primary = [e for e in (self._summary.get("latency") or {}).get("endpoints") or () if e.get("primary")]
+        if primary:
+            lines += ["", "B/A of the primary endpoints; ( ) is ±3 %, equivalent"]
+            lines += forest(primary, width, ascii_only=_ascii(self))
+        kld = (self._summary.get("quality") or {}).get("kld") or {}
+        if kld.get("value") is not None:
+            lines += ["", "KL divergence of B from A, nats per token"]
+            lines += kld_bands(kld, width, ascii_only=_ascii(self))
+        self.query_one("#verdict-plots", Static).update(Text("\n".join(lines)))
 
 
-def verdict_text(summary: Mapping[str, Any]) -> Text:
-    """A finished comparison for a person who has to decide."""
-    text = Text()
+def verdict_text(summary: Mapping[str, Any]) -> Group:
+    """A finished comparison for a person who has to decide: arms, sentences, what is worth what, flags."""
+    parts: list[Text | Table] = []
     if summary.get("simulated"):
-        text.append("SIMULATED: a stand-in engine answered; nothing here is about hardware\n\n", style="bold reverse")
+        parts += [Text("SIMULATED: a stand-in engine answered; nothing here is about hardware", style="bold"), Text()]
+    arms, verdict = _grid(9), _grid(9)
     for side in ("A", "B"):
         arm = (summary.get("arms") or {}).get(side) or {}
-        text.append(f"{side}  ", style="bold")
         facts = arm.get("facts") or {}
         kernels = (
             ", ".join(dict.fromkeys(str(k.get("kernel")) for k in facts.get("kernels") or ()))
             or "kernel not in the log"
         )
         name = arm.get("profile") or arm.get("label") or arm.get("url")
-        text.append(f"{name}  {facts.get('quantization') or 'unquantized'}  {kernels}\n")
+        words = Text(strip_control(f"{name}"), style="bold")
+        words.append(strip_control(f"  {facts.get('quantization') or 'unquantized'}  {kernels}"), style="not bold")
+        grade = next((row.get("grade") for row in arm.get("asked_vs_runs") or () if row.get("kind") == "linear"), None)
+        if grade and grade != "unknown":
+            words.append(f"  {grade}", style="not bold green" if grade == "native" else "not bold yellow")
         for row in arm.get("asked_vs_runs") or ():
             if row.get("alarm"):
-                text.append(
-                    f"   ▲ {row['kind']}: expected {row['expected']}, runs {row['selected']}\n", style="bold red"
-                )
-    text.append("\n")
-    for name, words in (summary.get("verdict") or {}).items():
-        text.append(f"{name.capitalize():9}", style="bold")
-        text.append(f"{strip_control(str(words))}\n\n")
+                words.append(f"\n▲ {row['kind']}: expected {row['expected']}, runs {row['selected']}", style="bold red")
+        arms.add_row(Text(side, style="bold"), words)
+    parts += [arms, Text()]
+    for name, sentence in (summary.get("verdict") or {}).items():
+        verdict.add_row(Text(name.capitalize(), style="bold"), Text(strip_control(str(sentence))))
+        verdict.add_row("", "")
+    parts.append(verdict)
+    flags = _grid(20)
+    for item in summary.get("validity") or ():
+        flags.add_row(Text(str(item["flag"])), Text(strip_control(str(item["detail"])), style="dim"))
     if summary.get("validity"):
-        text.append("Validity\n", style="bold")
-        for item in summary["validity"]:
-            text.append(f"  {item['flag']}: {strip_control(str(item['detail']))}\n")
+        parts += [Text("Validity", style="bold"), flags]
     if summary.get("not_tested"):
-        text.append("Not tested\n", style="bold")
-        for item in summary["not_tested"]:
-            text.append(f"  {item}\n")
-    return text
+        parts.append(Text("\nNot tested", style="bold"))
+        parts.append(Text("; ".join(strip_control(str(item)) for item in summary["not_tested"])))
+    return Group(*parts)
 
 
-def _ascii(widget: VerticalScroll) -> bool:
+def _grid(width: int) -> Table:
+    table = Table.grid(padding=(0, 1), expand=True)
+    table.add_column(no_wrap=True, width=width)
+    table.add_column(ratio=1, overflow="fold")
+    return table
+
+
+def _ascii(widget: Widget) -> bool:
     settings = getattr(widget.app, "settings", None)
     return bool(getattr(settings, "ascii", False))
