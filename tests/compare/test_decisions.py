@@ -65,6 +65,28 @@ def test_shares_that_fit_are_left_alone() -> None:
     assert placed.overrides == {}
 
 
+def test_a_baseline_gets_its_share_of_the_same_gpu() -> None:
+    gpu = GpuRoom(0, "H200", 140, 139)
+    placed = plan_placement(arm("A", 8.0), arm("B", 5.0), [gpu], device="cuda", third=arm("R", 15.0))
+    assert placed.gpus == {"A": (0,), "B": (0,), "R": (0,)}
+    shares = {side: args["gpu_memory_utilization"] for side, args in placed.overrides.items()}
+    assert sum(shares.values()) <= 139 / 140 - 0.03 + 1e-9
+    assert shares["R"] * 140 > 15
+
+
+def test_a_baseline_beside_running_servers_takes_what_is_free() -> None:
+    a, b = (ArmDemand(side, (0,), None, None, running=True) for side in "AB")
+    placed = plan_placement(a, b, [GpuRoom(0, "H200", 140, 42)], device="cuda", third=arm("R", 15.0))
+    assert placed.overrides["R"]["gpu_memory_utilization"] == pytest.approx(0.27)
+
+
+def test_a_baseline_takes_the_third_gpu_where_there_is_one() -> None:
+    gpus = [GpuRoom(index, "H200", 140, 139) for index in range(3)]
+    placed = plan_placement(arm("A"), arm("B"), gpus, device="cuda", third=arm("R"))
+    assert placed.gpus == {"A": (0,), "B": (1,), "R": (2,)}
+    assert plan_placement(arm("A"), arm("B"), gpus[:2], device="cuda", third=arm("R")).design == "co-resident"
+
+
 def test_what_does_not_fit_together_runs_one_at_a_time() -> None:
     placed = plan_placement(arm("A", 16.0), arm("B", 9.0), [GpuRoom(0, "4090", 24, 23.5)], device="cuda")
     assert placed.design == "one-at-a-time"

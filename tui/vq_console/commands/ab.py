@@ -29,6 +29,7 @@ def register(subparsers: Subparsers) -> None:
     parser.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the key of a URL arm")
     parser.add_argument("--seed", type=int, help="seed of prompts and block order; recorded either way")
     parser.add_argument("--latency-minutes", type=float, metavar="M", help="budget of the latency check")
+    parser.add_argument("--levels", metavar="C,C", help="streams of the latency check, such as 1,8,32,64")
     parser.add_argument("--quality-minutes", type=float, metavar="M", help="budget of the quality check")
     parser.add_argument("--keep", action="store_true", help="leave servers running that were started for this")
     parser.add_argument("--run", help=argparse.SUPPRESS)
@@ -61,6 +62,7 @@ def run_ab_command(args: argparse.Namespace) -> ExitCode:
     if args.prompts and not Path(args.prompts).is_file():
         raise UsageError(f"{args.prompts}: no such file", "--prompts takes a JSONL file of requests")
     both = args.latency == args.quality
+    levels = _levels(args.levels) if args.levels else None
     settings = AbSettings(
         mode=args.mode,
         latency=args.latency or both,
@@ -74,6 +76,7 @@ def run_ab_command(args: argparse.Namespace) -> ExitCode:
         latency_budget_s=args.latency_minutes * 60 if args.latency_minutes else None,
         quality_budget_s=args.quality_minutes * 60 if args.quality_minutes else None,
         keep=args.keep,
+        levels=levels,
     )
     outcome = run_ab(args.a, args.b, settings, say, run=args.run)
     failed = failed_gates(outcome.summary, gates)
@@ -87,6 +90,18 @@ def run_ab_command(args: argparse.Namespace) -> ExitCode:
     if outcome.partial:
         return ExitCode.PARTIAL
     return ExitCode.NO if failed else ExitCode.DONE
+
+
+def _levels(text: str) -> tuple[int, ...]:
+    from vq_console.checks.latency_settings import LatencySettings
+    from vq_console.core.errors import UsageError
+
+    try:
+        levels = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--levels {text!r}: numbers were expected", "for example --levels 1,8,32") from None
+    LatencySettings().with_levels(*levels)
+    return levels
 
 
 def print_verdict(summary: dict[str, object]) -> None:

@@ -31,19 +31,16 @@ def compare_alternating(
 
     Raises UsageError when a third arm was asked for: three restarts of three servers is not a quick check.
     """
-    from vq_console.checks.latency import LatencySettings
     from vq_console.checks.latency_alternate import AlternatingLatency
     from vq_console.checks.quality import QualitySettings, record_baseline, replay_baseline
-    from vq_console.compare.run import endpoint_of, keep_arm, summarize
+    from vq_console.compare.run import endpoint_of, keep_arm, latency_settings, summarize
 
     if third is not None:
         raise UsageError(
             "a baseline arm does not fit beside arms that run one at a time",
             "record it once with `vq-console reference record`, then say --baseline ref:NAME",
         )
-    timing = AlternatingLatency(
-        LatencySettings.of(settings.mode, seed=seed, budget_s=settings.latency_budget_s), folder / "latency", progress
-    )
+    timing = AlternatingLatency(latency_settings(settings, seed), folder / "latency", progress)
     judged = QualitySettings.of(settings.mode, seed=seed, budget_s=settings.quality_budget_s)
     quality: Mapping[str, Any] | None = None
     validity: list[Mapping[str, Any]] = []

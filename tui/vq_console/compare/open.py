@@ -83,8 +83,8 @@ def prepare_arm(side: str, text: str, *, engine: str | None) -> Arm:
     return arm
 
 
-def place_arms(a: Arm, b: Arm) -> Placement:
-    """Which design this machine allows for the two arms."""
+def place_arms(a: Arm, b: Arm, third: Arm | None = None) -> Placement:
+    """Which design this machine allows for the two arms and, where there is one, the baseline beside them."""
     from vq_console.hardware.probe import read_machine
 
     device = next((arm.engine.device for arm in (a, b) if arm.engine and arm.engine.device), None)
@@ -101,7 +101,8 @@ def place_arms(a: Arm, b: Arm) -> Placement:
             if g.visible and g.memory_total_mib
         ]
     )
-    return plan_placement(_demand(a), _demand(b), rooms, device=device)
+    baseline = _demand(third) if third is not None else None
+    return plan_placement(_demand(a), _demand(b), rooms, device=device, third=baseline)
 
 
 def _demand(arm: Arm) -> ArmDemand:

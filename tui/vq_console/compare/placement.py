@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Design = Literal["separate-gpus", "co-resident", "one-at-a-time"]
@@ -53,10 +53,13 @@ class GpuRoom:
     power_limit_w: float | None = None
 
 
-def plan_placement(a: ArmDemand, b: ArmDemand, gpus: Sequence[GpuRoom], *, device: str | None) -> Placement:
+def plan_placement(
+    a: ArmDemand, b: ArmDemand, gpus: Sequence[GpuRoom], *, device: str | None, third: ArmDemand | None = None
+) -> Placement:
     """Choose separate GPUs of one kind if there are enough, else one GPU with both resident, else one at a time.
 
-    On a CPU both arms are resident and share the cores; they are never loaded at the same moment.
+    On a CPU both arms are resident and share the cores; they are never loaded at the same moment. `third` is the
+    baseline of the quality check, which is resident too and whose speed nobody measures.
     """
     if device == "cpu" or not gpus:
         return Placement(
@@ -67,23 +70,26 @@ def plan_placement(a: ArmDemand, b: ArmDemand, gpus: Sequence[GpuRoom], *, devic
     if a.running and b.running:
         shared = bool(set(a.gpus) & set(b.gpus))
         kinds = {(g.name, g.power_limit_w) for g in gpus if g.index in {*a.gpus, *b.gpus}}
-        return Placement(
+        both = Placement(
             "co-resident" if shared else "separate-gpus",
             "both servers run already" + (" on the same GPU" if shared else " on different GPUs"),
             {a.label: a.gpus, b.label: b.gpus},
             same_kind=len(kinds) <= 1,
         )
+        return _beside(both, third, gpus, taken=())
     pair = _separate(a, b, gpus)
     if pair is not None:
-        return Placement(
+        apart = Placement(
             "separate-gpus", "two GPUs of one kind with room: one server on each", {a.label: pair[0], b.label: pair[1]}
         )
+        if third is None or third.running or len(gpus) >= a.gpu_count + b.gpu_count + third.gpu_count:
+            return _beside(apart, third, gpus, taken=(*pair[0], *pair[1]))
     home = (a.gpus if a.running else b.gpus if b.running else ()) or tuple(
         g.index for g in sorted(gpus, key=lambda g: -g.free_gib)[: max(a.gpu_count, b.gpu_count)]
     )
     room = min((g for g in gpus if g.index in home), key=lambda g: g.free_gib)
     free_share = room.free_gib / room.total_gib - HEADROOM
-    waiting = [arm for arm in (a, b) if not arm.running]
+    waiting = [arm for arm in (a, b, third) if arm is not None and not arm.running]
     shares = _shares(waiting, free_share, room.total_gib)
     if shares is None:
         return Placement(
@@ -98,10 +104,27 @@ def plan_placement(a: ArmDemand, b: ArmDemand, gpus: Sequence[GpuRoom], *, devic
     }
     return Placement(
         "co-resident",
-        f"one GPU: both servers stay resident on GPU {room.index}, only one is loaded at a time; KV cache reduced",
-        {a.label: home, b.label: home},
+        f"one GPU: {'both' if third is None else 'all three'} servers stay resident on GPU {room.index}, "
+        "only one is loaded at a time; KV cache reduced",
+        {arm.label: home for arm in (a, b, third) if arm is not None},
         overrides,
     )
+
+
+def _beside(made: Placement, third: ArmDemand | None, gpus: Sequence[GpuRoom], *, taken: tuple[int, ...]) -> Placement:
+    """The placement with a GPU for the third arm: one that no arm takes, with the most room; its share fits there."""
+    if third is None or third.running:
+        return made
+    free = sorted((g for g in gpus if g.index not in taken), key=lambda g: -g.free_gib)[: third.gpu_count]
+    if not free:
+        return made
+    room = min(g.free_gib / g.total_gib for g in free) - HEADROOM
+    asked = third.share or DEFAULT_SHARE
+    overrides = dict(made.overrides)
+    if asked > room > 0:
+        overrides[third.label] = {"gpu_memory_utilization": _floor(room)}
+    homes = {**made.gpus, third.label: tuple(g.index for g in free)}
+    return replace(made, gpus=homes, overrides=overrides)
 
 
 def _separate(a: ArmDemand, b: ArmDemand, gpus: Sequence[GpuRoom]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

@@ -33,6 +33,7 @@ from vq_console.core.text import redact, strip_control
 
 if TYPE_CHECKING:
     from vq_console.checks.endpoint import Endpoint
+    from vq_console.checks.latency_settings import LatencySettings
     from vq_console.checks.quality_data import Recording
 
 
@@ -52,6 +53,8 @@ class AbSettings:
     latency_budget_s: float | None = None
     quality_budget_s: float | None = None
     keep: bool = False
+    levels: tuple[int, ...] | None = None
+    """Streams of the latency check; None leaves them to the mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,7 @@ def run_ab(
 def _compare(
     a: Arm, b: Arm, third: Arm | None, settings: AbSettings, seed: int, name: str, folder: Path, progress: RunProgress
 ) -> dict[str, Any]:
-    placement = place_arms(a, b)
+    placement = place_arms(a, b, third)
     progress.event("plan", f"{placement.design}: {placement.why}")
     for difference in find_differences(a.settings(), b.settings(), declared=settings.declared):
         kind = "the question" if difference.declared else "NOT declared, blocks a verdict on formats"
@@ -166,11 +169,18 @@ def run_latency_part(
     a: Endpoint, b: Endpoint, settings: AbSettings, seed: int, folder: Path, progress: RunProgress, placement: Placement
 ) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
     """Latency over two open arms: the JSON part and its validity flags."""
-    from vq_console.checks.latency import LatencySettings, run_latency
+    from vq_console.checks.latency import run_latency
+
+    result = run_latency(a, b, latency_settings(settings, seed), folder / "latency", progress)
+    return result.to_json(), list(result.validity)
+
+
+def latency_settings(settings: AbSettings, seed: int) -> LatencySettings:
+    """The latency check of these settings."""
+    from vq_console.checks.latency_settings import LatencySettings
 
     chosen = LatencySettings.of(settings.mode, seed=seed, budget_s=settings.latency_budget_s)
-    result = run_latency(a, b, chosen, folder / "latency", progress)
-    return result.to_json(), list(result.validity)
+    return chosen.with_levels(*settings.levels) if settings.levels else chosen
 
 
 def run_quality_part(
