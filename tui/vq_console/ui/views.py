@@ -164,7 +164,7 @@ COLUMNS = (
 
 def columns_for(width: int) -> tuple[Column, ...]:
     """The columns that a table of this width shows."""
-    rank = 4 if width >= 150 else 3 if width >= 125 else 2 if width >= 100 else 1
+    rank = 4 if width >= 150 else 3 if width >= 125 else 2 if width >= 100 else 1 if width >= 72 else 0
     return tuple(column for column in COLUMNS if column.rank <= rank)
 
 

@@ -183,7 +183,7 @@ class AbScreen(AbActions):
             options += ["--baseline", baseline]
         if self.console_app.simulated:
             # The stand-in needs no long run to show what a verdict is.
-            options += ["--engine", "simulator", "--latency-minutes", "0.6", "--quality-minutes", "0.4"]
+            options += ["--engine", "simulator", "--latency-minutes", "0.5", "--quality-minutes", "0.3"]
         self._start(chosen, tuple(options), labels)
 
     @work(group="start", exit_on_error=False)
