@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -50,8 +51,15 @@ def simulated_tour(say: Callable[[str], None]) -> Iterator[None]:
     say("SIMULATED: stand-in engines, no GPU, no download; figures say nothing about any hardware")
     _save_profiles()
     with ExitStack() as stack:
+        # A terminal window that is closed ends the tour as leaving it does.
+        before = signal.signal(signal.SIGHUP, _hang_up)
+        stack.callback(signal.signal, signal.SIGHUP, before)
         _start(stack, say)
         yield
+
+
+def _hang_up(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def compare_simulated(say: Callable[[str], None]) -> AbOutcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -18,14 +19,9 @@ from vq_console.core.errors import ExitCode
 from vq_console.ui.ascii_driver import ascii_driver
 from vq_console.ui.hub import Hub
 from vq_console.ui.notices import notices
-from vq_console.ui.screens.ab import AbScreen
 from vq_console.ui.screens.base import ConsoleScreen
-from vq_console.ui.screens.history import HistoryScreen
-from vq_console.ui.screens.logs import LogsScreen
-from vq_console.ui.screens.profiles import ProfilesScreen
 from vq_console.ui.screens.servers import ServersScreen
 from vq_console.ui.settings import UiSettings, last_looked, load_settings, save_looked, save_settings
-from vq_console.ui.widgets.help import HelpScreen
 from vq_console.ui.widgets.topbar import TopBar
 
 MODE_NAMES = {
@@ -38,6 +34,12 @@ MODE_NAMES = {
 NOTICE_PERIOD_S = 1.0
 
 
+def _screen(module: str, name: str) -> Screen[object]:
+    """A screen whose module is loaded only now: the first picture does not wait for the other four."""
+    screen: Screen[object] = getattr(importlib.import_module(f"vq_console.ui.screens.{module}"), name)()
+    return screen
+
+
 class VqConsole(App[int]):
     """The console. `hub` holds the newest snapshots; `selected_server` is shared by the screens."""
 
@@ -45,10 +47,10 @@ class VqConsole(App[int]):
     CSS_PATH = "console.tcss"
     MODES = {  # noqa: RUF012  Textual declares it as a plain class attribute
         "servers": ServersScreen,
-        "profiles": ProfilesScreen,
-        "logs": LogsScreen,
-        "ab": AbScreen,
-        "history": HistoryScreen,
+        "profiles": lambda: _screen("profiles", "ProfilesScreen"),
+        "logs": lambda: _screen("logs", "LogsScreen"),
+        "ab": lambda: _screen("ab", "AbScreen"),
+        "history": lambda: _screen("history", "HistoryScreen"),
     }
     DEFAULT_MODE = "servers"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -87,7 +89,8 @@ class VqConsole(App[int]):
         if self.settings.theme in self.available_themes:
             self.theme = self.settings.theme
         self._told = self.hub.snapshot
-        self.hub.start()
+        # The first picture comes before the first look at the machine.
+        self.call_after_refresh(self.hub.start)
         self.set_interval(NOTICE_PERIOD_S, self._notice)
         if self.open_run is not None:
             self.switch_mode("ab")
@@ -116,6 +119,8 @@ class VqConsole(App[int]):
 
     def action_help(self) -> None:
         """Explain the screen that is shown."""
+        from vq_console.ui.widgets.help import HelpScreen
+
         if not isinstance(self.screen, HelpScreen):
             self.push_screen(HelpScreen(self.screen))
 

@@ -22,6 +22,9 @@ PHASES = {
 """Shorter names where the log's own would be cut."""
 
 
+KINDS = {"kv_cache": "KV dtype", "lm_head": "lm head"}
+
+
 def problem_of(server: ServerSnapshot) -> Mapping[str, Any] | None:
     """The diagnosis where it is a problem."""
     value = server.seen.get("problem")
@@ -69,7 +72,7 @@ def _layer_rows(server: ServerSnapshot) -> list[tuple[str, Text]]:
             text.append(f"  expected {strip_control(str(expected))}", style="dim")
         elif runs == expected:
             text.append("  as expected", style="dim")
-        rows.append((str(row["kind"]).replace("_", " "), text))
+        rows.append((KINDS.get(str(row["kind"]), str(row["kind"]).replace("_", " ")), text))
     for kernel in facts.get("kernels") or ():
         if str(kernel.get("kernel")) not in said:
             text = Text(strip_control(str(kernel.get("kernel"))))
@@ -137,7 +140,7 @@ def startup_text(server: ServerSnapshot, width: int, *, ascii_only: bool = False
     if phases:
         longest = max(phase["seconds"] for phase in phases) or 1.0
         names = [PHASES.get(phase["name"], phase["name"]) for phase in phases]
-        label = min(max(len(name) for name in names), max(width - 14, 8))
+        label = min(max(len(name) for name in names), max(width - 11, 8))
         for phase, name in zip(phases, names, strict=True):
             is_longest = phase["seconds"] == longest
             text.append(f"{name[:label]:{label}} ", style="bold" if is_longest else "")

@@ -19,7 +19,6 @@ from vq_console.ui.hub import ServerSnapshot, Snapshot
 from vq_console.ui.screens.base import ConsoleScreen
 from vq_console.ui.screens.launching import launch_here, trusted
 from vq_console.ui.widgets.dialogs import Choose, Confirm
-from vq_console.ui.widgets.job import JobScreen
 
 
 class ServerActions(ConsoleScreen):
@@ -195,6 +194,8 @@ class ServerActions(ConsoleScreen):
     @work(exit_on_error=False)
     async def action_engine(self) -> None:
         """Make a vLLM engine for this machine, with its progress on the screen."""
+        from vq_console.ui.widgets.job import JobScreen
+
         kind = "cuda" if self.snapshot.gpus else "cpu"
         detail = "It gets an environment of its own; some GB are downloaded. It can be cancelled."
         if await self.app.push_screen_wait(Confirm(f"Make a vLLM engine ({kind})?", detail)):

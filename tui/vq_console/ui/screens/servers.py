@@ -26,6 +26,8 @@ FIRST_RUN = (
     "  a  attach a server that runs already\n"
     "  3  explain any vLLM log (o opens a file)\n"
 )
+LOOK_AFTER_S = 0.4
+"""Engines, profiles and runs are counted once the first picture stands."""
 PANES = ("facts", "startup", "problem")
 TITLES = {"facts": "facts", "startup": "start-up", "problem": "problem"}
 
@@ -82,7 +84,7 @@ class ServersScreen(ServerActions):
         self.query_one("#servers").border_title = "servers"
         for name, title in TITLES.items():
             self.query_one(f"#{name}-box").border_title = title
-        self._look_around()
+        self.set_timer(LOOK_AFTER_S, self._look_around)
 
     @property
     def _ascii(self) -> bool:

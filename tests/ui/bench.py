@@ -1,0 +1,195 @@
+"""One measurement of the screen in a process of its own: `python tests/ui/bench.py SCENARIO`; prints JSON.
+
+CPU is this process's own, so that a busy machine changes it little. Lag is how late a 5 ms sleep ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "tui")]
+LINE = "(EngineCore pid=2) INFO 11-03 09:00:00 [loggers.py:257] Engine 000: Avg prompt throughput: 12.5 tokens/s {}\n"
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
+async def lag_ms(seconds: float) -> list[float]:
+    """How late the event loop comes, in ms, sampled every 5 ms."""
+    late: list[float] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        began = time.perf_counter()
+        await asyncio.sleep(0.005)
+        late.append(max((time.perf_counter() - began - 0.005) * 1000, 0.0))
+    return late
+
+
+async def paint() -> dict[str, Any]:
+    """CPU from the process's start to the first picture of the home screen."""
+    from vq_console.ui.app import VqConsole
+
+    app = VqConsole()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.pause()
+        return {"cpu_s": time.process_time(), "modules": len(sys.modules)}
+
+
+async def bare() -> dict[str, Any]:
+    """The same for an application with the same widgets and nothing behind them."""
+    from textual.app import App, ComposeResult
+    from textual.containers import Horizontal, VerticalScroll
+    from textual.widgets import Button, DataTable, Footer, Input, RichLog, Select, Static, TabbedContent, TextArea
+
+    class Bare(App[None]):
+        others = (Button, Input, RichLog, Select, TabbedContent, TextArea)
+
+        def compose(self) -> ComposeResult:
+            yield Static("bar")
+            yield Static("gpus")
+            yield DataTable[str]()
+            with Horizontal():
+                for _ in range(3):
+                    with VerticalScroll():
+                        yield Static("text")
+            yield Footer()
+
+    async with Bare().run_test(size=(160, 48)) as pilot:
+        await pilot.pause()
+        return {"cpu_s": time.process_time(), "modules": len(sys.modules)}
+
+
+def flood(path: Path, per_s: int, stop: threading.Event) -> None:
+    """Append `per_s` lines a second in twenty portions."""
+    number = 0
+    with path.open("a") as file:
+        due = time.monotonic()
+        while not stop.is_set():
+            for _ in range(per_s // 20):
+                number += 1
+                file.write(LINE.format(number))
+            file.flush()
+            due += 0.05
+            time.sleep(max(due - time.monotonic(), 0))
+
+
+async def under_flood() -> dict[str, Any]:
+    """Loop lag with two servers that log 2,000 lines/s each, on the log screen and on the home screen."""
+    import multiprocessing
+
+    from ui.moments import server
+    from vq_console.serving.model import ServerState
+    from vq_console.serving.view import server_json
+    from vq_console.ui.app import VqConsole
+    from vq_console.ui.hub import Hub, ServerSnapshot
+
+    folder = Path(tempfile.mkdtemp())
+    logs = [folder / "a.log", folder / "b.log"]
+    for log in logs:
+        log.write_text(LINE.format(0) * 2000)
+    records = [server(log.stem, ServerState.READY, log=str(log)).record for log in logs]
+
+    class TwoServers(Hub):
+        def _poll_servers(self) -> None:
+            self._publish(servers=tuple(ServerSnapshot(record, server_json(record)) for record in records))
+
+        def _poll_metrics(self) -> None:
+            """No endpoint answers here."""
+
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_flood_forever, args=(str(log),), daemon=True) for log in logs]
+    app = VqConsole()
+    app.hub = TwoServers()
+    result: dict[str, Any] = {}
+    try:
+        async with app.run_test(size=(160, 48)) as pilot:
+            for writer in writers:
+                writer.start()
+            await pilot.press("3")
+            await pilot.pause(3)
+            for name, key in (("logs", "3"), ("home", "1")):
+                await pilot.press(key)
+                await pilot.pause(1)
+                late = await lag_ms(8)
+                result[name] = {"p50_ms": percentile(late, 0.5), "p99_ms": percentile(late, 0.99), "max_ms": max(late)}
+            switches = []
+            for key in "3142513":
+                began = time.perf_counter()
+                await pilot.press(key)
+                await pilot.pause()
+                switches.append((time.perf_counter() - began) * 1000)
+            result["switch_max_ms"] = max(switches)
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.join()
+    return result
+
+
+def _flood_forever(path: str) -> None:
+    flood(Path(path), 2_000, threading.Event())
+
+
+async def idle() -> dict[str, Any]:
+    """CPU and memory at rest with two stand-in servers, over 20 seconds on the home screen."""
+    from contextlib import ExitStack
+
+    from vq_console.demo import simulated
+    from vq_console.ui.app import VqConsole
+
+    with ExitStack() as stack:
+        simulated._save_profiles()
+        await asyncio.to_thread(simulated._start, stack, lambda words: None)
+        app = VqConsole(simulated=True)
+        async with app.run_test(size=(160, 48)) as pilot:
+            await pilot.pause(6)
+            cpu, began = time.process_time(), time.perf_counter()
+            await asyncio.sleep(20)
+            share = (time.process_time() - cpu) / (time.perf_counter() - began)
+            late = await lag_ms(5)
+        heavy = [name for name in ("numpy", "scipy", "aiohttp", "torch") if name in sys.modules]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"cpu_pct": share * 100, "peak_mib": peak, "heavy_modules": heavy, "lag_p99_ms": percentile(late, 0.99)}
+
+
+async def fifty() -> dict[str, Any]:
+    """50 servers on the home screen, all with new figures at every look."""
+    from dataclasses import replace
+
+    from ui.moments import FrozenHub, busy, server
+    from vq_console.serving.model import ServerState
+    from vq_console.ui.app import VqConsole
+
+    servers = tuple(server(f"server-{i:02d}", ServerState.READY, alarm=i % 7 == 0) for i in range(50))
+    app = VqConsole()
+    app.hub = FrozenHub(replace(busy(), servers=servers))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.pause(1)
+        costs = []
+        for number in range(20):
+            fresh = tuple(replace(s, metrics={**s.metrics, "running": number}) for s in servers)
+            app.hub.snapshot = replace(app.hub.snapshot, servers=fresh, version=number + 10)
+            cpu = time.thread_time()
+            app.screen.pump()  # type: ignore[attr-defined]
+            costs.append((time.thread_time() - cpu) * 1000)
+            await pilot.pause()
+        return {"redraw_p50_ms": percentile(costs, 0.5), "redraw_max_ms": max(costs)}
+
+
+SCENARIOS = {"paint": paint, "bare": bare, "flood": under_flood, "idle": idle, "fifty": fifty}
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["VQ_CONSOLE_HOME"] = home
+        print(json.dumps(asyncio.run(SCENARIOS[sys.argv[1]]())))
