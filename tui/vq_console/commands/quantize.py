@@ -20,7 +20,9 @@ def register(subparsers: Subparsers) -> None:
     parser.add_argument(
         "model", metavar="MODEL", nargs="?", help="folder or hub id of the 16-bit model, on this machine"
     )
-    parser.add_argument("--scheme", metavar="S", help="FP8_DYNAMIC, W8A8, W4A16, NVFP4, … (--schemes lists them)")
+    parser.add_argument(
+        "--scheme", metavar="S", help="FP8_DYNAMIC, W8A8, W4A16-gptq, … (--schemes lists them); several with commas"
+    )
     parser.add_argument("--method", metavar="M", help="rtn (the default), gptq, awq, smoothquant, smoothquant-gptq")
     parser.add_argument("--out", metavar="DIR", help="where the result goes (among the console's models otherwise)")
     parser.add_argument("--group-size", type=int, metavar="N", help="inputs that share a scale, for INT weights")
@@ -70,6 +72,8 @@ def _make(args: argparse.Namespace) -> ExitCode:
         raise UsageError(
             "quantize: MODEL and --scheme are needed", "such as: vq-console quantize ./model --scheme W4A16"
         )
+    if "," in args.scheme:
+        return _make_several(args)
     prepared = prepare(_request(args))
     if args.dry_run:
         return _dry_run(args, prepared)
@@ -97,6 +101,48 @@ def _make(args: argparse.Namespace) -> ExitCode:
     return ExitCode.DONE
 
 
+def _make_several(args: argparse.Namespace) -> ExitCode:
+    """One checkpoint after the other, each in a folder of its own below --out; ends with a table."""
+    from copy import copy
+    from pathlib import Path
+
+    from vq_console.core.errors import UsageError
+    from vq_console.quantize.run import make, prepare, refuse, result_label
+
+    if args.dry_run or args.detach or args.profile:
+        raise UsageError("several schemes at once take neither --dry-run, --detach nor --profile", "name one scheme")
+    wanted: list[Prepared] = []
+    for name in (part.strip() for part in args.scheme.split(",") if part.strip()):
+        one = copy(args)
+        one.scheme, one.out = name, str(Path(args.out) / name) if args.out else None
+        wanted.append(prepare(_request(one)))
+        refuse(wanted[-1])
+    results: list[dict[str, Any]] = []
+    for prepared in wanted:
+        say(f"{result_label(prepared.judged)} into {prepared.judged.request.out}")
+        started: list[Job] = []
+        result = make(prepared, say, on_job=started.append)
+        results.append({**_judged_json(prepared), **result, "job": started[0].name, "log": str(started[0].log)})
+    if args.json:
+        emit("vq-console/quantize/1", {"results": results})
+    else:
+        print(_results_table(results))
+    return ExitCode.DONE
+
+
+def _results_table(results: list[dict[str, Any]]) -> str:
+    rows = []
+    for result in results:
+        kld = result.get("kld")
+        measured = ["–"] * 4
+        if kld:
+            low, high = kld["ci"] or (kld["value"], kld["value"])
+            measured = [f"{kld['value']:.4f}", f"{low:.4f} to {high:.4f}", f"{kld['top1_agreement']:.1%}"]
+            measured.append(f"{kld['ppl_ratio']:.3f}")
+        rows.append([result["label"], f"{result['size_gib']:.3f}", f"{result['tool_seconds']:.0f}", *measured])
+    return table(rows, ["checkpoint", "GiB", "seconds", "KL (nats/token)", "95 %", "same top token", "perplexity ×"])
+
+
 def _request(args: argparse.Namespace) -> Request:
     import os
     from dataclasses import replace
@@ -106,19 +152,21 @@ def _request(args: argparse.Namespace) -> Request:
     from vq_console.profiles.store import resolve_model
     from vq_console.quantize.model import Request
     from vq_console.quantize.run import default_out
-    from vq_console.quantize.schemes import find_scheme, label
+    from vq_console.quantize.schemes import find_scheme, label, split_kv_cache
 
     for name in ("samples", "sequence_length", "tensor_parallel"):
         if getattr(args, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')}: {getattr(args, name)} is less than 1")
-    scheme, method = find_scheme(args.scheme, args.method)
+    name, kv_cache = split_kv_cache(args.scheme)
+    kv_cache = args.kv_cache or kv_cache
+    scheme, method = find_scheme(name, args.method)
     request = Request(
         model=resolve_model(args.model, None),
         scheme=scheme.name,
         method=method,
         out=Path(),
         group_size=args.group_size,
-        kv_cache=args.kv_cache,
+        kv_cache=kv_cache,
         data=Path(os.path.abspath(Path(args.data).expanduser())) if args.data else None,
         samples=args.samples,
         sequence_length=args.sequence_length,
@@ -132,7 +180,7 @@ def _request(args: argparse.Namespace) -> Request:
     if args.out:
         out = Path(os.path.abspath(Path(args.out).expanduser()))
     else:
-        out = default_out(request, label(scheme, method, args.group_size, args.kv_cache))
+        out = default_out(request, label(scheme, method, args.group_size, kv_cache))
     return replace(request, out=out)
 
 
@@ -185,7 +233,11 @@ def _judged_json(prepared: Prepared) -> dict[str, Any]:
         "out": str(judged.request.out),
         "layers": len(judged.quantized),
         "ignore": list(judged.ignore),
-        "expected": {"size_gib": judged.size_gib, "memory_gib": judged.memory_gib, "seconds": judged.seconds},
+        "expected": {
+            "size_gib": round(judged.size_gib, 4),
+            "memory_gib": round(judged.memory_gib, 2),
+            "seconds": None if judged.seconds is None else round(judged.seconds, 1),
+        },
         "findings": [note.to_json() for note in judged.notes],
     }
 

@@ -73,8 +73,8 @@ def predicted_facts(judged: Judged, source: Source) -> dict[str, Any]:
         "quant_method": "compressed-tensors",
         "format": judged.scheme.format,
         "bits": int(judged.scheme.bits),
-        "size_gib": judged.size_gib,
-        "weights_gib": judged.size_gib,
+        "size_gib": round(judged.size_gib, 3),
+        "weights_gib": round(judged.size_gib, 3),
         "parameters": source.parameters,
     }
     if judged.scheme.name.startswith("FP8"):

@@ -24,6 +24,7 @@ from vq_console.core.files import read_json, write_json
 from vq_console.quantize.model import Request
 
 STATE = "job.json"
+PROCESS = "process.json"
 LOG = "log"
 RUNNING, DONE, FAILED, CANCELLED, INTERRUPTED = "running", "done", "failed", "cancelled", "interrupted"
 
@@ -62,7 +63,10 @@ def start_job(request: Request) -> Job:
             env=dict(os.environ),
         )
     _CHILDREN[name] = process
-    return Job(name, folder, RUNNING, {"pid": process.pid})
+    # A file of its own: the worker writes its state from now on, and may be cancelled before it has written any.
+    identity = {"pid": process.pid, "start_ticks": start_ticks(process.pid), "boot": boot_id()}
+    write_json(folder / PROCESS, identity)
+    return Job(name, folder, RUNNING, identity)
 
 
 _CHILDREN: dict[str, subprocess.Popen[bytes]] = {}
@@ -88,16 +92,24 @@ def read_job(name: str) -> Job:
     child = _CHILDREN.get(name)
     gone = child is not None and child.poll() is not None
     try:
-        value = read_json(folder / STATE)
+        value = _read(folder)
     except (OSError, ValueError):
         return Job(name, folder, INTERRUPTED)
     state = str(value.get("state") or INTERRUPTED)
     if state == RUNNING and (gone or (child is None and not is_alive(value))):
         # It may have ended between the two looks.
-        value = read_json(folder / STATE)
+        value = _read(folder)
         state = str(value.get("state") or INTERRUPTED)
         state = INTERRUPTED if state == RUNNING else state
     return Job(name, folder, state, value)
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    try:
+        identity = read_json(folder / PROCESS)
+    except (OSError, ValueError):
+        identity = {}
+    return {**identity, **read_json(folder / STATE)}
 
 
 def list_jobs() -> tuple[Job, ...]:

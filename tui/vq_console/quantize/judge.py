@@ -78,7 +78,7 @@ def judge(request: Request, source: Source, room: Room) -> Judged:
                 "--data FILE.jsonl takes your own prompts, which know your use better",
             )
         )
-    return Judged(chosen, scheme, ignore, quantized, round(size, 3), round(memory, 2), seconds, tuple(notes))
+    return Judged(chosen, scheme, ignore, quantized, size, memory, seconds, tuple(notes))
 
 
 def ignored(given: Sequence[str], source: Source) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -85,4 +85,4 @@ def profile_name(text: str) -> str:
 
 def size_gib(folder: Path) -> float:
     """The size of a checkpoint's weight files, GiB."""
-    return round(sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 2**30, 3)
+    return round(sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 2**30, 4)

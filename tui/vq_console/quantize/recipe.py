@@ -84,8 +84,8 @@ def recipe_text(judged: Judged, *, tool: str, source_words: str) -> str:
     if data:
         constants += [f"SAMPLES = {request.samples}", f"LENGTH = {request.sequence_length}"]
     head = _HEAD.format(
-        title=f"{kind} of {source_words}.",
-        tool=tool,
+        title=f"{kind} of {_plain(source_words)}.",
+        tool=_plain(tool),
         recipe=RECIPE,
         data_words=f"Its calibration data lie beside it in {CALIBRATION}.\n" if data else "",
         imports="\n".join(_imports(request.method)),
@@ -100,6 +100,11 @@ def recipe_text(judged: Judged, *, tool: str, source_words: str) -> str:
         body.append(_NO_PINNING)
     body.append(_main(judged, data, steps))
     return head + "".join(body)
+
+
+def _plain(words: str) -> str:
+    """Words that cannot end the script's own description."""
+    return "".join(letter for letter in words if letter.isprintable() and letter not in '"\\')
 
 
 def _imports(method: str) -> list[str]:

@@ -79,6 +79,14 @@ def find_scheme(name: str, method: str | None = None) -> tuple[Scheme, str]:
     return found, chosen
 
 
+def split_kv_cache(name: str) -> tuple[str, str | None]:
+    """`FP8_DYNAMIC-fp8kv` → (`FP8_DYNAMIC`, `fp8`): the name without what it says about the KV cache."""
+    for suffix, kind in (("-fp8kv-per-head", "fp8_per_head"), ("-fp8kv", "fp8")):
+        if name.lower().endswith(suffix):
+            return name[: -len(suffix)], kind
+    return name, None
+
+
 def needs_data(scheme: Scheme, method: str, kv_cache: str | None) -> bool:
     """Whether calibration data decides the result."""
     return scheme.needs_data or method != "rtn" or kv_cache is not None

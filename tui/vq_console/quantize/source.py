@@ -22,11 +22,12 @@ def read_source(model: str) -> Source:
     Raises MissingError when it is not on this machine or not whole, UsageError when it is quantized already.
     """
     found = read_checkpoint(model)
-    if found.path is None or not found.path.is_dir():
-        raise MissingError(
-            f"{model}: its files are not on this machine" if found.path is None else f"{model}: is no folder",
-            f"fetch it first: vq-console pull {model}" if found.path is None else "name the folder of the model",
-        )
+    if found.path is None and model.startswith("/"):
+        raise MissingError(f"{model}: no such folder", "name the folder of a model, or its hub id")
+    if found.path is None:
+        raise MissingError(f"{model}: its files are not on this machine", f"fetch it first: vq-console pull {model}")
+    if not found.path.is_dir():
+        raise MissingError(f"{model}: is no folder of safetensors files", "start from the 16-bit checkpoint's folder")
     if found.problems:
         raise MissingError(f"{model}: {found.problems[0]}", "fetch it again, or choose another folder")
     if found.facts.get("quant_method"):

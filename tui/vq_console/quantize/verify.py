@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from vq_console.engines.packages import mib
 from vq_console.profiles.checkpoint import read_checkpoint
 from vq_console.quantize.model import Judged, Source
 from vq_console.quantize.source import read_tensors
@@ -32,7 +33,7 @@ def verify(folder: Path, judged: Judged, source: Source) -> tuple[str, ...]:
     total = sum(tensor.nbytes for tensor in tensors.values())
     expected = judged.size_gib * 2**30
     if abs(total - expected) > _SIZE_TOLERANCE * expected:
-        problems.append(f"{folder}: its tensors take {total / 2**30:.3f} GiB, {judged.size_gib:.3f} GiB were expected")
+        problems.append(f"{folder}: its tensors take {mib(total)}, {mib(round(expected))} were expected")
     for file in sorted(folder.glob("*.safetensors")):
         problems += number_problems(file)
     return tuple(problems)

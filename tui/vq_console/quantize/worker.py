@@ -65,7 +65,7 @@ class _State:
 def main(folder: Path) -> int:
     """Run the job of a folder to its end and record it; the exit code is 0 when there is a result."""
     state = _State(folder, dict(read_json(folder / jobs.STATE)))
-    state.put(pid=os.getpid(), start_ticks=jobs.start_ticks(os.getpid()), boot=jobs.boot_id(), begun=_now())
+    state.put(begun=_now())
 
     def ended(*_: object) -> None:
         raise KeyboardInterrupt
@@ -111,7 +111,7 @@ def _make(request: Request, folder: Path, part: Path, state: _State) -> dict[str
     begun = time.monotonic()
     _run(python, [str(folder / RECIPE), str(part)], folder, state, "the recipe")
     seconds = time.monotonic() - begun
-    state.put(words="verifying", detail="", eta_s=None)
+    state.put(words="verifying", detail="", step=None, eta_s=None)
     problems = verify(part, judged, source)
     if problems:
         raise ToolError(f"the result is not whole: {'; '.join(problems[:3])}", f"log: {folder / jobs.LOG}")
@@ -133,6 +133,7 @@ def _make(request: Request, folder: Path, part: Path, state: _State) -> dict[str
     profile = save_result_profile(judged, source, tool, request.out) if request.profile else None
     return {
         "out": str(request.out),
+        "label": label(judged.scheme, judged.request.method, judged.request.group_size, judged.request.kv_cache),
         "scheme": judged.request.scheme,
         "method": judged.request.method,
         "group_size": judged.request.group_size,
@@ -161,7 +162,7 @@ def _texts(judged: Judged, source: Source, python: str, folder: Path, state: _St
     texts = data.read_texts(path)
     if len(texts) < wanted:
         path.parent.mkdir(parents=True, exist_ok=True)
-        state.put(words=f"letting the model write {wanted} texts", detail="")
+        state.put(words=f"letting the model write {wanted} texts", detail="", step=None)
         arguments = [str(TOOLS / "generate.py"), str(source.path), str(wanted), str(data.MAX_NEW_TOKENS)]
         _run(python, [*arguments, str(data.SEED), str(path)], folder, state, "writing calibration texts")
         texts = data.read_texts(path)
@@ -176,7 +177,7 @@ def _measure(judged: Judged, source: Source, part: Path, python: str, folder: Pa
     texts = _texts(judged, source, python, folder, state)[: data.HELD_OUT]
     held_out = folder / "measured-on.jsonl"
     data.write_calibration(held_out, texts)
-    state.put(words="measuring the divergence from the source", detail="")
+    state.put(words="measuring the divergence from the source", detail="", step=None)
     lines: list[str] = []
     arguments = [str(TOOLS / "measure.py"), str(source.path), str(part), str(held_out)]
     _run(python, arguments, folder, state, "measuring", also=lines.append)
