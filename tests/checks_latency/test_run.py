@@ -115,7 +115,7 @@ def test_nothing_but_anytime_intervals_is_shown_on_the_way(
     assert len(told) >= 6
     for event in told:
         for endpoint in event["interim"]["endpoints"]:
-            assert (endpoint["ci"] is None) == (endpoint["pairs"] < 6)
+            assert endpoint["ci"] is None or endpoint["pairs"] >= 6
             assert endpoint["ci"] is None or endpoint["confidence"] == "anytime"
     plan = next(event for event in events if event["stage"] == "plan")
     assert "6 to 12 pairs" in plan["message"]
