@@ -1,6 +1,6 @@
 """Runs the console on a GPU, stage by stage, and writes every answer to a folder.
 
-    python tests/gpu/run_gpu.py --models FOLDER --out FOLDER look speed small faults fit agree
+    python tests/gpu/run_gpu.py --models FOLDER --out FOLDER look start speed small stranger together
 
 FOLDER of models holds what `make_models.py` made, `smol-bf16` and `smol-w4a16` among them for `small`. Every stage uses
 the installed `vq-console` as a person would, stops what it started, and goes on after a failure. `--engine simulator`
@@ -26,8 +26,13 @@ from typing import Any
 ENV = {"VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
 DUMMY = {"load_format": "dummy"}
 SPEED = {**DUMMY, "max_model_len": 4096, "max_num_seqs": 128, "gpu_memory_utilization": 0.28}
-SMALL = {"max_model_len": 4096, "max_num_seqs": 64}
+SMALL = {"max_model_len": 4096, "max_num_seqs": 64, "enforce_eager": True}
 FIT = {**DUMMY, "max_model_len": 4096, "enforce_eager": True}
+
+
+def _fit(share: float, **more: Any) -> dict[str, Any]:
+    return {**FIT, "gpu_memory_utilization": share, **more}
+
 
 PROFILES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "speed-fp8": ("l8b", {**SPEED, "quantization": "fp8_per_tensor"}),
@@ -36,23 +41,19 @@ PROFILES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "small-bf16": ("smol-bf16", SMALL),
     "small-fp8": ("smol-bf16", {**SMALL, "quantization": "fp8_per_tensor"}),
     "small-w4a16": ("smol-w4a16", SMALL),
-    "small-fp8kv": ("smol-bf16", {**SMALL, "kv_cache_dtype": "fp8", "gpu_memory_utilization": 0.15}),
-    "fault-bf16": ("qwen25-05b", {**FIT, "gpu_memory_utilization": 0.1}),
-    "fit-nvfp4": ("l8b-nvfp4", {**FIT, "gpu_memory_utilization": 0.06}),
-    "fit-fp8-block": ("l8b", {**FIT, "quantization": "fp8_per_block", "gpu_memory_utilization": 0.09}),
-    "fit-fp8-channel-fp8kv": (
-        "l8b",
-        {**FIT, "quantization": "fp8_per_channel", "kv_cache_dtype": "fp8", "gpu_memory_utilization": 0.09},
-    ),
-    "fit-moe-bf16": ("moe", {**FIT, "gpu_memory_utilization": 0.09}),
-    "fit-moe-fp8": ("moe", {**FIT, "quantization": "fp8_per_tensor", "gpu_memory_utilization": 0.07}),
-    "fit-mla-bf16": ("mla", {**FIT, "gpu_memory_utilization": 0.11}),
-    "fit-window-and-full": ("gemma3", {**FIT, "gpu_memory_utilization": 0.06}),
-    "fit-window-only": ("mistral-window", {**FIT, "max_model_len": 8192, "gpu_memory_utilization": 0.07}),
-    "fit-tied-4b": ("qwen3-4b", {**FIT, "gpu_memory_utilization": 0.09}),
-    "fit-tied-05b": ("qwen25-05b", {**FIT, "gpu_memory_utilization": 0.04}),
+    "small-fp8kv": ("smol-bf16", {**SMALL, "kv_cache_dtype": "fp8", "gpu_memory_utilization": 0.03}),
+    "fit-nvfp4": ("l8b-nvfp4", _fit(0.045)),
+    "fit-fp8-block": ("l8b", _fit(0.075, quantization="fp8_per_block")),
+    "fit-fp8-channel-fp8kv": ("l8b", _fit(0.075, quantization="fp8_per_channel", kv_cache_dtype="fp8")),
+    "fit-moe-fp8": ("moe", _fit(0.05, quantization="fp8_per_tensor")),
+    "fit-mla-bf16": ("mla", _fit(0.085)),
+    "fit-window-and-full": ("gemma3", _fit(0.045)),
+    "fit-window-only": ("mistral-window", _fit(0.06, max_model_len=8192)),
+    "fit-tied-4b": ("qwen3-4b", _fit(0.075)),
+    "fit-tied-05b": ("qwen25-05b", _fit(0.025)),
 }
-STAGES = ("look", "speed", "small", "faults", "fit", "agree")
+"""Name → model folder and arguments. The shares of `fit-…` leave room for each other and for the small servers."""
+STAGES = ("look", "start", "speed", "bf16", "small", "stranger", "together", "agree")
 READY, OVER = "ready", ("failed", "stopped", "unresponsive")
 
 
@@ -130,9 +131,8 @@ def look(run: Run) -> None:
         run.say(f"  engine {words}")
     found = run.vq("catalog", "engines", "catalog") or {}
     if isinstance(found, dict):
-        run.say(
-            f"  catalogue {found.get('vllm_version')}: { ({k: len(v) for k, v in found.items() if hasattr(v, '__len__')}) }"
-        )
+        sizes = {key: len(value) for key, value in found.items() if isinstance(value, (list, dict))}
+        run.say(f"  catalogue {found.get('vllm_version')} from {found.get('origin')}: {sizes}")
     for name, (model, _) in PROFILES.items():
         if (run.models / model).is_dir():
             _lint(run, name)
@@ -184,13 +184,27 @@ def _told(run: Run, answer: Any) -> None:
         run.say(f"  memory {key}: {value}")
 
 
+def start(run: Run) -> None:
+    """Both 8B servers, without waiting: the second queues behind the first."""
+    for name in ("speed-fp8", "speed-w4a16"):
+        run.vq(f"serve-{name}", "serve", run.profile(name), engine=True, timeout_s=60)
+    servers(run, "ps-start")
+
+
 def speed(run: Run) -> None:
-    """FP8 against INT4 on the 8B shape, co-resident; then BF16 against the FP8 server that still runs."""
-    first = run.vq(
-        "ab-speed", "ab", run.profile("speed-fp8"), run.profile("speed-w4a16"), "--quick", "--latency", "--levels",
-        "1,8,32,64", "--latency-minutes", "3.2", "--keep", "--seed", "1", engine=True, timeout_s=520,
+    """FP8 against INT4 on the 8B shape, co-resident; servers that run already are taken as they are."""
+    found = servers(run, "ps-found")
+    if {"speed-fp8", "speed-w4a16"} <= set(found):
+        _wait(run, ("speed-fp8", "speed-w4a16"), 300)
+        arms = ["server:speed-fp8", "server:speed-w4a16"]
+    else:
+        arms = [run.profile("speed-fp8"), run.profile("speed-w4a16")]
+    minutes = os.environ.get("SPEED_MINUTES", "3.5")
+    answer = run.vq(
+        "ab-speed", "ab", *arms, "--quick", "--latency", "--levels", "1,8,32,64", "--latency-minutes", minutes,
+        "--keep", "--seed", "1", engine=True, timeout_s=520,
     )  # fmt: skip
-    _told(run, first)
+    _told(run, answer)
     servers(run, "ps-speed")
 
 
@@ -207,37 +221,27 @@ def bf16(run: Run) -> None:
 
 
 def small(run: Run) -> None:
-    """FP8 against INT4 on SmolLM2 with a BF16 baseline: shares planned, latency and quality; then the FP8 KV cache."""
+    """FP8 against INT4 on SmolLM2 with a BF16 baseline, three servers on what is free: shares planned, quality."""
     answer = run.vq(
-        "ab-small", "ab", run.profile("small-fp8"), run.profile("small-w4a16"), "--quick", "--baseline",
-        run.profile("small-bf16"), "--latency", "--quality", "--latency-minutes", "2", "--quality-minutes", "2",
-        "--keep", "--seed", "3", engine=True, timeout_s=480,
+        "ab-small", "ab", run.profile("small-fp8"), run.profile("small-w4a16"), "--quick", "--quality", "--baseline",
+        run.profile("small-bf16"), "--quality-minutes", "1.5", "--keep", "--seed", "3", engine=True, timeout_s=400,
     )  # fmt: skip
     _told(run, answer)
     servers(run, "ps-small")
 
 
-def small_pairs(run: Run) -> None:
-    """Each quantized SmolLM2 against BF16 alone, then needle and multi-turn tasks with the FP8 KV cache on and off."""
+def pairs(run: Run) -> None:
+    """Each quantized SmolLM2 against BF16, then the FP8 KV cache with needle and multi-turn tasks on and off."""
     live = {name for name, row in servers(run, "ps-pairs").items() if row["state"] == READY}
-    for name in ("small-fp8", "small-w4a16"):
+    for name in ("small-fp8", "small-w4a16", "small-fp8kv"):
         if {name, "small-bf16"} <= live:
-            words = ("ab", "server:small-bf16", f"server:{name}", "--quick", "--quality", "--quality-minutes", "1")
-            _told(run, run.vq(f"ab-{name}-bf16", *words, "--seed", "4", timeout_s=150))
-    for name in sorted(live - {"small-bf16"}):
-        run.vq(f"stop-{name}", "stop", name, timeout_s=90)
-    answer = run.vq(
-        "ab-kv", "ab", "server:small-bf16" if "small-bf16" in live else run.profile("small-bf16"),
-        run.profile("small-fp8kv"), "--quick", "--quality", "--quality-minutes", "1", "--keep", "--seed", "5",
-        engine=True, timeout_s=300,
-    )  # fmt: skip
-    _told(run, answer)
-    live = {name for name, row in servers(run, "ps-kv").items() if row["state"] == READY}
+            words = ["ab", "server:small-bf16", f"server:{name}", "--quick", "--quality", "--quality-minutes", "1"]
+            words += ["--declare", "gpu_memory_utilization", "--seed", "4"]
+            _told(run, run.vq(f"ab-{name}-bf16", *words, timeout_s=120))
     for name in sorted(live & {"small-bf16", "small-fp8kv"}):
-        words = ("tasks", "run", f"server:{name}", "--needle", "1024", "--count", "40", "--task", "recall")
-        told = run.vq(f"tasks-{name}", *words, timeout_s=100)
+        words = ["tasks", "run", f"server:{name}", "--needle", "2048", "--count", "40", "--task", "recall"]
+        told = run.vq(f"tasks-{name}", *words, timeout_s=90)
         run.say(f"  {json.dumps(told)[:900]}")
-    stop_all(run)
 
 
 def stop_all(run: Run) -> None:
@@ -260,43 +264,40 @@ print("held", flush=True); time.sleep(600)
 """
 
 
-def faults(run: Run) -> None:
-    """A stranger that holds memory, two starts at once, and an API server that is killed."""
-    stranger = None
+def stranger(run: Run) -> None:
+    """A foreign program holds memory: who says so, and whether a start is refused."""
+    process = None
     try:
-        argv = [sys.executable, "-c", _HOLD, "110"]
-        stranger = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        if stranger.stdout is not None and stranger.stdout.readline().strip() == "held":
-            run.say(f"  stranger pid {stranger.pid} holds 110 GiB; used {_used(run)}")
+        argv = [sys.executable, "-c", _HOLD, "50"]
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        if process.stdout is not None and process.stdout.readline().strip() == "held":
+            run.say(f"  stranger pid {process.pid} holds 50 GiB; used {_used(run)}")
             seen = run.vq("detect-stranger", "detect") or {}
             run.say(f"  detect {[gpu['processes'] for gpu in seen.get('gpus', ())]}")
             left = run.vq("reap-stranger", "reap") or {}
             run.say(f"  reap {left.get('strangers')}")
             told = run.vq("lint-stranger", "lint", run.profile("small-bf16"), engine=True) or {}
             run.say(f"  lint {[(f['rule'], f['severity'], f['message']) for f in told.get('findings', ())]}")
-            run.vq("serve-stranger", "serve", run.profile("small-bf16"), engine=True, timeout_s=60)
+            words = ("serve", run.profile("small-bf16"), "--name", "refused")
+            run.vq("serve-stranger", *words, engine=True, timeout_s=60)
     finally:
-        if stranger is not None:
-            stranger.kill()
-            stranger.wait()
-    for name in ("one", "two"):
-        run.vq(f"serve-{name}", "serve", run.profile("fault-bf16"), "--name", name, engine=True, timeout_s=60)
-    run.say(f"  states at once: { ({n: (s['state'], s['phase']) for n, s in servers(run, 'ps-queue').items()}) }")
-    _wait(run, ("one", "two"), 150)
-    found = servers(run, "ps-two")
-    victim = found.get("one", {})
-    if victim.get("pid"):
-        before, at = _used(run), time.monotonic()
-        os.kill(int(victim["pid"]), signal.SIGKILL)
-        while time.monotonic() - at < 60:
-            now = {s["name"]: s for s in (run.vq("ps-killed", "ps") or {}).get("servers", ())}
-            if now.get("one", {}).get("state") in OVER:
-                break
-            time.sleep(0.5)
-        run.say(f"  killed API server: {now.get('one', {}).get('state')} after {time.monotonic() - at:.1f} s")
-        run.say(f"  reason {now.get('one', {}).get('reason')}; memory {before} before, {_used(run)} after")
-        run.say(f"  incident {now.get('one', {}).get('incident')}; the other is {now.get('two', {}).get('state')}")
-    stop_all(run)
+        if process is not None:
+            process.kill()
+            process.wait()
+
+
+def kill(run: Run, name: str) -> None:
+    """Kill the API server of `name`: what the console says, and whether the memory of its GPU comes back."""
+    victim = servers(run, "ps-victim").get(name, {})
+    if victim.get("state") != READY:
+        return
+    before, at = _used(run), time.monotonic()
+    os.kill(int(victim["pid"]), signal.SIGKILL)
+    now: dict[str, Any] = {}
+    while time.monotonic() - at < 60 and now.get("state") not in OVER:
+        now = {s["name"]: s for s in (run.vq("ps-killed", "ps") or {}).get("servers", ())}.get(name, {})
+    run.say(f"  killed API server: {now.get('state')} after {time.monotonic() - at:.1f} s, {now.get('reason')}")
+    run.say(f"  memory {before} before, {_used(run)} after; incident {now.get('incident')}")
 
 
 def _wait(run: Run, names: Sequence[str], timeout_s: float) -> None:
@@ -320,12 +321,25 @@ def _wait(run: Run, names: Sequence[str], timeout_s: float) -> None:
         time.sleep(1.0)
 
 
-def fit(run: Run) -> None:
-    """Many shapes started at once: they queue; what preflight said beside what vLLM then reports."""
+def together(run: Run) -> None:
+    """Shapes start one after another while the small servers, which hold their memory by now, answer quality checks."""
+    for name in ("speed-fp8", "speed-w4a16"):
+        if name in servers(run, "ps-together"):
+            run.vq(f"stop-{name}", "stop", name, timeout_s=90)
+    run.say(f"  GPU memory used after stopping two: {_used(run)}")
+    run.vq("serve-small-fp8kv", "serve", run.profile("small-fp8kv"), "--wait", engine=True, timeout_s=150)
     names = [name for name in PROFILES if name.startswith("fit-") and (run.models / PROFILES[name][0]).is_dir()]
     for name in names:
         run.vq(f"serve-{name}", "serve", run.profile(name), engine=True, timeout_s=60)
-    _wait(run, names, float(os.environ.get("FIT_SECONDS", "420")))
+    pairs(run)
+    _wait(run, names, float(os.environ.get("FIT_SECONDS", "300")))
+    fit(run, names)
+    kill(run, "fit-tied-05b")
+    stop_all(run)
+
+
+def fit(run: Run, names: Sequence[str]) -> None:
+    """What preflight said beside what vLLM then reported."""
     found = servers(run, "ps-fit")
     table = []
     for name in names:
@@ -369,7 +383,7 @@ def pack(run: Run) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stages", nargs="+", choices=(*STAGES, "bf16", "small_pairs"))
+    parser.add_argument("stages", nargs="+", choices=STAGES)
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--engine")

@@ -50,10 +50,20 @@ class Arm:
         """What this arm was asked for and resolved to, for the list of differences."""
         plan = self.server.plan if self.server else {}
         args = dict(self.profile.args) if self.profile else dict(plan.get("args") or {})
-        env = {k: str(v) for k, v in self.profile.env.items() if isinstance(v, str)} if self.profile else {}
+        env = {k: str(v) for k, v in self.profile.env.items() if isinstance(v, str)} if self.profile else _env(plan)
         env = {k: v for k, v in env.items() if not k.startswith("VQ_SIM_")}
         model = self.profile.model if self.profile else self.facts.get("model")
         return ArmSettings(args=args, env=env, facts=self.facts, model=model)
+
+
+def _env(plan: Mapping[str, Any]) -> dict[str, str]:
+    """What a running server's plan set by itself, without where it runs and without secrets."""
+    told = {**(plan.get("env") or {})}
+    return {
+        key: str(value)
+        for key, value in told.items()
+        if key not in {*(plan.get("secret_env") or {}), "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"}
+    }
 
 
 def prepare_arm(side: str, text: str, *, engine: str | None) -> Arm:
