@@ -149,10 +149,12 @@ def _lint(run: Run, name: str) -> None:
     run.say(f"  weights {fit['weights_gib']} GiB, KV {fit['kv_gib']} GiB, {fit['kv_tokens']} tokens")
 
 
-def servers(run: Run, label: str) -> dict[str, dict[str, Any]]:
-    """`ps --json` by name, with a line for each."""
+def servers(run: Run, label: str, *, quiet: bool = False) -> dict[str, dict[str, Any]]:
+    """`ps --json` by name, with some lines for each that is not stopped."""
     found = {server["name"]: server for server in (run.vq(label, "ps") or {}).get("servers", ())}
-    for server in found.values():
+    for server in () if quiet else found.values():
+        if server["state"] == "stopped":
+            continue
         facts = server["facts"]
         keys = ("vllm_version", "attention_backend", "model_load_gib", "kv_cache_tokens", "kv_cache_gib", "moe_backend")
         run.say(f"  {server['name']}: {server['state']}, {server['diagnosis']}, { ({k: facts.get(k) for k in keys}) }")
@@ -160,7 +162,7 @@ def servers(run: Run, label: str) -> dict[str, dict[str, Any]]:
             alarm = " ALARM" if row["alarm"] else ""
             run.say(f"    {row['kind']}: expected {row['expected']}, runs {row['selected']} ({row['grade']}){alarm}")
         if server["state"] in OVER:
-            run.say(f"    {server['reason']} · {json.dumps(server['problem'])[:500]}")
+            run.say(f"    {server['reason']} · {json.dumps(server['problem'])[:300]}")
     return found
 
 
@@ -177,7 +179,7 @@ def _told(run: Run, answer: Any) -> None:
     quality = answer.get("quality") or {}
     for key in ("word", "kld", "top1_agreement", "ppl_ratio", "divergence", "health", "against_baseline", "arms"):
         if key in quality:
-            run.say(f"  quality {key}: {json.dumps(quality[key])[:600]}")
+            run.say(f"  quality {key}: {json.dumps(quality[key])[:330]}")
     for flag in answer.get("validity", ()):
         run.say(f"  note {flag['flag']}: {flag['detail']}")
     for key, value in answer.get("memory", {}).items():
@@ -188,12 +190,12 @@ def start(run: Run) -> None:
     """Both 8B servers, without waiting: the second queues behind the first."""
     for name in ("speed-fp8", "speed-w4a16"):
         run.vq(f"serve-{name}", "serve", run.profile(name), engine=True, timeout_s=60)
-    servers(run, "ps-start")
+    servers(run, "ps-start", quiet=True)
 
 
 def speed(run: Run) -> None:
     """FP8 against INT4 on the 8B shape, co-resident; servers that run already are taken as they are."""
-    found = servers(run, "ps-found")
+    found = servers(run, "ps-found", quiet=True)
     if {"speed-fp8", "speed-w4a16"} <= set(found):
         _wait(run, ("speed-fp8", "speed-w4a16"), 300)
         arms = ["server:speed-fp8", "server:speed-w4a16"]
@@ -210,7 +212,7 @@ def speed(run: Run) -> None:
 
 def bf16(run: Run) -> None:
     """BF16 against FP8, FP8's server as `speed` left it where it still runs."""
-    live = {name for name, row in servers(run, "ps-before").items() if row["state"] == READY}
+    live = {name for name, row in servers(run, "ps-before", quiet=True).items() if row["state"] == READY}
     other = "server:speed-fp8" if "speed-fp8" in live else run.profile("speed-fp8")
     answer = run.vq(
         "ab-bf16", "ab", run.profile("speed-bf16"), other, "--quick", "--latency", "--levels", "1,8,32,64",
@@ -232,7 +234,7 @@ def small(run: Run) -> None:
 
 def pairs(run: Run) -> None:
     """Each quantized SmolLM2 against BF16, then the FP8 KV cache with needle and multi-turn tasks on and off."""
-    live = {name for name, row in servers(run, "ps-pairs").items() if row["state"] == READY}
+    live = {name for name, row in servers(run, "ps-pairs", quiet=True).items() if row["state"] == READY}
     for name in ("small-fp8", "small-w4a16", "small-fp8kv"):
         if {name, "small-bf16"} <= live:
             words = ["ab", "server:small-bf16", f"server:{name}", "--quick", "--quality", "--quality-minutes", "1"]
@@ -288,7 +290,7 @@ def stranger(run: Run) -> None:
 
 def kill(run: Run, name: str) -> None:
     """Kill the API server of `name`: what the console says, and whether the memory of its GPU comes back."""
-    victim = servers(run, "ps-victim").get(name, {})
+    victim = servers(run, "ps-victim", quiet=True).get(name, {})
     if victim.get("state") != READY:
         return
     before, at = _used(run), time.monotonic()
@@ -324,7 +326,7 @@ def _wait(run: Run, names: Sequence[str], timeout_s: float) -> None:
 def together(run: Run) -> None:
     """Shapes start one after another while the small servers, which hold their memory by now, answer quality checks."""
     for name in ("speed-fp8", "speed-w4a16"):
-        if name in servers(run, "ps-together"):
+        if name in servers(run, "ps-together", quiet=True):
             run.vq(f"stop-{name}", "stop", name, timeout_s=90)
     run.say(f"  GPU memory used after stopping two: {_used(run)}")
     run.vq("serve-small-fp8kv", "serve", run.profile("small-fp8kv"), "--wait", engine=True, timeout_s=150)
@@ -357,7 +359,6 @@ def fit(run: Run, names: Sequence[str]) -> None:
         ratios = {key: f"{a} / {b}{f' ({a / b - 1:+.1%})' if a and b else ''}" for key, (a, b) in pairs.items()}
         run.say(f"  fit {name}: {ratios}")
     (run.out / "fit.json").write_text(json.dumps(table, indent=1))
-    stop_all(run)
 
 
 def agree(run: Run) -> None:
