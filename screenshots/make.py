@@ -26,7 +26,7 @@ RUN = ROOT / "tests" / "data" / "ui" / "run"
 MACHINE = ROOT / "tests" / "data" / "hardware" / "8xh100-nvlink.json"
 WIDE, NARROW = (160, 48), (80, 24)
 DARK, LIGHT = "textual-dark", "textual-light"
-PNG_WIDTH = {WIDE: 1120, NARROW: 760}
+PNG_WIDTH = {(WIDE, DARK): 1040, (WIDE, LIGHT): 800, (NARROW, DARK): 600, (NARROW, LIGHT): 600}
 BEGIN, END = "<!-- screenshots: begin -->", "<!-- screenshots: end -->"
 
 
@@ -74,7 +74,12 @@ async def take(scene: Scene, size: tuple[int, int], theme: str) -> Path:
         app.hub = recorded_hub(empty=scene.empty)
     app.animation_level = "none"
     async with app.run_test(size=size, notifications=False) as pilot:
-        await pilot.pause(2.0)
+        for _ in range(100):
+            await pilot.pause(0.2)
+            looked = len(app.hub.snapshot.servers) == 3 and app.hub.snapshot.host is not None
+            if looked or ((scene.empty or scene.machine) and app.hub.snapshot.host is not None):
+                break
+        await pilot.pause(1.0)
         for key in scene.keys:
             if key == "LIVE":
                 await pilot.press("4")
@@ -169,7 +174,7 @@ def main() -> int:
                 began = time.monotonic()
                 made.append(asyncio.run(take(scene, size, theme)))
                 if png_tool() is not None:
-                    draw_png(made[-1], PNG_WIDTH[size])
+                    draw_png(made[-1], PNG_WIDTH[size, theme])
                 print(f"{made[-1].name}  {time.monotonic() - began:.1f} s")
     with tempfile.TemporaryDirectory(prefix="vq-screenshots-") as folder:
         os.environ["VQ_CONSOLE_HOME"] = folder
@@ -177,7 +182,7 @@ def main() -> int:
             if scene.empty:
                 made.append(asyncio.run(take(scene, WIDE, DARK)))
                 if png_tool() is not None:
-                    draw_png(made[-1], PNG_WIDTH[WIDE])
+                    draw_png(made[-1], PNG_WIDTH[WIDE, DARK])
     fill_readme()
     size = sum(path.stat().st_size for path in HERE.iterdir()) / 2**20
     print(f"{len(made)} pictures; the folder has {size:.1f} MiB")

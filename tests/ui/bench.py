@@ -9,9 +9,9 @@ import asyncio
 import json
 import os
 import resource
+import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -70,12 +70,12 @@ async def bare() -> dict[str, Any]:
         return {"cpu_s": time.process_time(), "modules": len(sys.modules)}
 
 
-def flood(path: Path, per_s: int, stop: threading.Event) -> None:
+def flood(path: Path, per_s: int = 2_000) -> None:
     """Append `per_s` lines a second in twenty portions."""
     number = 0
     with path.open("a") as file:
         due = time.monotonic()
-        while not stop.is_set():
+        while True:
             for _ in range(per_s // 20):
                 number += 1
                 file.write(LINE.format(number))
@@ -84,10 +84,13 @@ def flood(path: Path, per_s: int, stop: threading.Event) -> None:
             time.sleep(max(due - time.monotonic(), 0))
 
 
+def start_writer(log: Path) -> subprocess.Popen[bytes]:
+    """A process that floods one log."""
+    return subprocess.Popen([sys.executable, __file__, "write", str(log)])
+
+
 async def under_flood() -> dict[str, Any]:
     """Loop lag with two servers that log 2,000 lines/s each, on the log screen and on the home screen."""
-    import multiprocessing
-
     from ui.moments import server
     from vq_console.serving.model import ServerState
     from vq_console.serving.view import server_json
@@ -107,15 +110,13 @@ async def under_flood() -> dict[str, Any]:
         def _poll_metrics(self) -> None:
             """No endpoint answers here."""
 
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_flood_forever, args=(str(log),), daemon=True) for log in logs]
+    writers: list[subprocess.Popen[bytes]] = []
     app = VqConsole()
     app.hub = TwoServers()
     result: dict[str, Any] = {}
     try:
         async with app.run_test(size=(160, 48)) as pilot:
-            for writer in writers:
-                writer.start()
+            writers += [start_writer(log) for log in logs]
             await pilot.press("3")
             await pilot.pause(3)
             for name, key in (("logs", "3"), ("home", "1")):
@@ -133,12 +134,8 @@ async def under_flood() -> dict[str, Any]:
     finally:
         for writer in writers:
             writer.kill()
-            writer.join()
+            writer.wait()
     return result
-
-
-def _flood_forever(path: str) -> None:
-    flood(Path(path), 2_000, threading.Event())
 
 
 async def idle() -> dict[str, Any]:
@@ -190,6 +187,8 @@ async def fifty() -> dict[str, Any]:
 SCENARIOS = {"paint": paint, "bare": bare, "flood": under_flood, "idle": idle, "fifty": fifty}
 
 if __name__ == "__main__":
+    if sys.argv[1] == "write":
+        flood(Path(sys.argv[2]))
     with tempfile.TemporaryDirectory() as home:
         os.environ["VQ_CONSOLE_HOME"] = home
         print(json.dumps(asyncio.run(SCENARIOS[sys.argv[1]]())))

@@ -32,6 +32,7 @@ MODE_NAMES = {
     "history": "History",
 }
 NOTICE_PERIOD_S = 1.0
+SWITCH_S = 0.001
 
 
 def _screen(module: str, name: str) -> Screen[object]:
@@ -89,6 +90,8 @@ class VqConsole(App[int]):
         if self.settings.theme in self.available_themes:
             self.theme = self.settings.theme
         self._told = self.hub.snapshot
+        # A thread that reads a log must give way to the screen within a frame.
+        sys.setswitchinterval(SWITCH_S)
         # The first picture comes before the first look at the machine.
         self.call_after_refresh(self.hub.start)
         self.set_interval(NOTICE_PERIOD_S, self._notice)

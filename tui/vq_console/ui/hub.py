@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from vq_console.serving.orphans import Orphan
 
 GPU_PERIOD_S = 1.0
-SERVER_PERIOD_S = 0.5
+SERVER_PERIOD_S = 1.0
+STARTING_PERIOD_S = 0.4
+"""Between looks at servers while one of them starts or ends."""
 METRICS_PERIOD_S = 5.0
 MACHINE_PERIOD_S = 20.0
 """Processes of servers and what dead ones left behind: a walk over /proc, so it comes seldom."""
@@ -105,9 +107,16 @@ class Hub:
                     except Exception as error:
                         # A source that fails must not take the others with it; the screen shows the reason.
                         self._publish(problem=f"{type(error).__name__}: {error}")
-                    due[index] = (time.monotonic() + period, period, poll)
+                    if poll == self._poll_servers and self._moving():
+                        due[index] = (time.monotonic() + STARTING_PERIOD_S, period, poll)
+                    else:
+                        due[index] = (time.monotonic() + period, period, poll)
             self._wake.clear()
             self._wake.wait(max(0.05, min(when for when, _, _ in due) - time.monotonic()))
+
+    def _moving(self) -> bool:
+        calm = {ServerState.READY, ServerState.STOPPED, ServerState.FAILED}
+        return any(server.record.state not in calm for server in self.snapshot.servers)
 
     def _publish(self, **changes: Any) -> None:
         old = self.snapshot

@@ -51,6 +51,8 @@ class LogBuffer:
         self.matches: list[int] = []
         """Positions in `entries` that match the search and pass the filters."""
         self.processes: list[str] = []
+        self.marks: list[tuple[int, str]] = []
+        """(position, kind) of what a person looks for: trouble, warning, kernel, ready; in order."""
         window = self.index.last(WINDOW_LINES)
         self.begin = window.begin
         if self.begin == 0:
@@ -75,6 +77,7 @@ class LogBuffer:
             self.entries.clear()
             self.shown.clear()
             self.matches.clear()
+            self.marks.clear()
             self.first_number, self.begin = 1, 0
         if lines:
             self._take(lines)
@@ -89,6 +92,8 @@ class LogBuffer:
             if line.process and line.process not in self.processes:
                 self.processes.append(line.process)
             self.entries.append(entry)
+            if kind := mark_of(entry):
+                self.marks.append((len(self.entries) - 1, kind))
             if self._passes(entry):
                 self.shown.append(len(self.entries) - 1)
                 if self.pattern is not None and self.pattern.search(entry.text):
@@ -100,6 +105,7 @@ class LogBuffer:
             self.first_number += count
         self.shown = [position - count for position in self.shown if position >= count]
         self.matches = [position - count for position in self.matches if position >= count]
+        self.marks = [(position - count, kind) for position, kind in self.marks if position >= count]
 
     def _passes(self, entry: Entry) -> bool:
         if self.process is not None and entry.process != self.process:
@@ -155,15 +161,8 @@ class LogBuffer:
 
     def find(self, kind: str, after: int = -1) -> int | None:
         """The next `kernel`, `ready` or `trouble` line after a position, from the beginning again at the end."""
-        pattern = {"kernel": _KERNEL, "ready": _READY, "trouble": _TROUBLE}[kind]
-
-        def fits(entry: Entry) -> bool:
-            if kind == "trouble" and entry.level in {"ERROR", "CRITICAL"}:
-                return True
-            return bool(pattern.search(entry.text))
-
-        order = [*range(after + 1, len(self.entries)), *range(after + 1)]
-        return next((i for i in order if fits(self.entries[i])), None)
+        found = [position for position, mark in self.marks if mark == kind]
+        return next((position for position in found if position > after), found[0] if found else None)
 
     def load_earlier(self) -> int:
         """Put an earlier window before the first line; returns how many lines came. 0 at the file's beginning."""
@@ -172,12 +171,14 @@ class LogBuffer:
         window = self.index.before(self.begin, WINDOW_LINES)
         if not window.lines:
             return 0
-        later = self.entries
+        later, marks = self.entries, self.marks
         self.entries = []
         self.shown = []
+        self.marks = []
         self._take(window.lines)
         count = len(self.entries)
         self.entries.extend(later)
+        self.marks += [(position + count, kind) for position, kind in marks]
         self.begin = window.begin
         self.first_number = 1 if self.begin == 0 else None if self.first_number is None else self.first_number - count
         self.filter(level=self.level, process=self.process)
@@ -186,3 +187,14 @@ class LogBuffer:
 
 def _level(level: str) -> str:
     return {"CRITICAL": "ERROR", "WARN": "WARNING", "FATAL": "ERROR"}.get(level, level if level in LEVELS else "INFO")
+
+
+def mark_of(entry: Entry) -> str | None:
+    """Why a line is looked for: `trouble`, `kernel`, `ready`, `warning`, or None. Pure."""
+    if entry.level in {"ERROR", "CRITICAL"} or _TROUBLE.search(entry.text):
+        return "trouble"
+    if _KERNEL.search(entry.text):
+        return "kernel"
+    if _READY.search(entry.text):
+        return "ready"
+    return "warning" if entry.level == "WARNING" else None

@@ -36,6 +36,7 @@ class HistoryScreen(ConsoleScreen):
     """A table of runs and the verdict of the one under the cursor."""
 
     MODE = "history"
+    TITLE_TEXT = "5 History"
     AUTO_FOCUS = "#runs"
     PUMP_HZ = 1.0
     HELP_TEXT = (

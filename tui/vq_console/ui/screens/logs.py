@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from pathlib import Path
+import time
+from dataclasses import replace
 from typing import ClassVar
 
 from rich.text import Text
@@ -16,17 +17,24 @@ from textual.widgets import Input, Static
 
 from vq_console.core.text import seconds_text, strip_control
 from vq_console.logs.model import Explanation
+from vq_console.ui.details import PHASES
 from vq_console.ui.hub import Snapshot
 from vq_console.ui.logbuffer import LEVELS, LogBuffer
 from vq_console.ui.screens.base import ConsoleScreen
 from vq_console.ui.widgets.dialogs import Choose
+from vq_console.ui.widgets.logstrip import LogStrip
 from vq_console.ui.widgets.logview import LogView
+
+EXPLAIN_EVERY_S = 10.0
+CALM_LINES = 40
+FLOOD_DRAW_S = 0.6
 
 
 class LogsScreen(ConsoleScreen):
     """One log at a time, of a server or any file."""
 
     MODE = "logs"
+    TITLE_TEXT = "3 Logs"
     AUTO_FOCUS = "LogView"
     PUMP_HZ = 15.0
     HELP_TEXT = (
@@ -56,9 +64,16 @@ class LogsScreen(ConsoleScreen):
         self._path: str | None = None
         self._explanation: Explanation | None = None
         self._explained_size = -1
+        self._explain_next = 0.0
+        self._fresh = 0
+        """Lines that came since the picture was drawn."""
+        self._drawn = 0.0
+        self._story: tuple[object, ...] | None = None
+        """What the hub said of this log's server when it was explained."""
 
     def compose_body(self) -> ComposeResult:
         yield Static(id="log-head")
+        yield LogStrip()
         with Horizontal(id="log-body"):
             yield LogView()
             with VerticalScroll(id="explanation"):
@@ -69,6 +84,7 @@ class LogsScreen(ConsoleScreen):
         super().on_mount()
         self.query_one("#log-search").display = False
         self.query_one("#explanation").border_title = "explanation"
+        self.query_one("#explanation").display = self.console_app.settings.explanation
         self.query_one(LogView).focus()
 
     def on_screen_resume(self) -> None:
@@ -85,18 +101,26 @@ class LogsScreen(ConsoleScreen):
 
     def open_log(self, path: str) -> None:
         """Show a file from its end; a file that cannot be read is said and nothing changes."""
-        path = os.path.expanduser(path)
-        try:
-            buffer = LogBuffer(path)
-        except OSError as error:
-            self.notify(f"{path}: {error.strerror or error}", severity="error")
-            return
+        self._path = self.console_app.log_path = os.path.expanduser(path)
+        self._explanation, self._explained_size, self._story = None, -1, None
+        self._open(self._path)
+
+    @work(group="open", exclusive=True, exit_on_error=False)
+    async def _open(self, path: str) -> None:
+        """Index and read the end of the file in a thread: its last lines take longer than a frame."""
         view = self.query_one(LogView)
+        try:
+            buffer = await asyncio.to_thread(LogBuffer, path)
+        except OSError as error:
+            self.notify(f"{path}: {error.strerror or error}", severity="error", markup=False)
+            return
+        if path != self._path:
+            buffer.close()
+            return
         if view.buffer is not None:
             view.buffer.close()
-        self._path = self.console_app.log_path = path
-        self._explanation, self._explained_size = None, -1
         view.open(buffer)
+        self._draw_head()
         self._count(buffer)
         self._explain(path)
 
@@ -111,6 +135,7 @@ class LogsScreen(ConsoleScreen):
     async def _explain(self, path: str) -> None:
         from vq_console.logs.explain import explain_path
 
+        began = time.monotonic()
         try:
             explanation, self._explained_size = await asyncio.to_thread(
                 lambda: (explain_path(path), os.stat(path).st_size)
@@ -118,6 +143,8 @@ class LogsScreen(ConsoleScreen):
         except OSError as error:
             self.query_one("#explanation-text", Static).update(Text(str(error)))
             return
+        spent = time.monotonic() - began
+        self._explain_next = began + max(EXPLAIN_EVERY_S, spent * 20)
         if path == self._path:
             self._explanation = explanation
             self.query_one("#explanation-text", Static).update(explanation_text(explanation))
@@ -129,20 +156,38 @@ class LogsScreen(ConsoleScreen):
             if self._path is None and (path := self._default_path()):
                 self.open_log(path)
             return
-        if view.buffer.poll():
+        self._fresh += view.buffer.poll()
+        now = time.monotonic()
+        # Nobody reads hundreds of lines a second: then the picture changes less often, and keys stay quick.
+        if self._fresh and (self._fresh <= CALM_LINES or now - self._drawn >= FLOOD_DRAW_S):
+            self._fresh, self._drawn = 0, now
             view.changed()
             self._draw_head()
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        """A server whose log has grown a lot is explained again."""
-        if self._path is not None and self._explained_size >= 0:
+        """A log is explained again when its server's story changed, any other file now and then while it grows.
+
+        Explaining reads the whole file: with a busy log and at every look it would take the machine for itself.
+        """
+        path = self._path
+        if path is None or self._explained_size < 0:
+            return
+        server = next((s for s in snapshot.servers if s.record.log == path), None)
+        if server is not None:
+            seen = server.seen
+            story = (server.record.state, seen.get("diagnosis"), seen.get("phases"), len(seen.get("facts") or ()))
+            if story != self._story:
+                known, self._story = self._story, story
+                if known is not None:
+                    self._explain(path)
+            return
+        if time.monotonic() >= self._explain_next:
             try:
-                size = Path(self._path).stat().st_size
+                size = os.stat(path).st_size
             except OSError:
                 return
             if size != self._explained_size:
-                self._explained_size = size
-                self._explain(self._path)
+                self._explain(path)
 
     def _draw_head(self) -> None:
         view = self.query_one(LogView)
@@ -152,8 +197,11 @@ class LogsScreen(ConsoleScreen):
         else:
             server = next((s for s in self.console_app.hub.snapshot.servers if s.record.log == self._path), None)
             text.append(f"{server.record.name} ({server.record.state.value})  " if server else "", style="bold")
-            text.append(str(self._path), style="dim")
-            text.append(f"  {len(view.buffer.shown):,} lines")
+            text.append(f"{len(view.buffer.shown):,} lines")
+            text.append(
+                "  following" if view.following else "  paused (f follows)",
+                style="green" if view.following else "yellow",
+            )
             if view.buffer.level or view.buffer.process:
                 text.append(
                     f"  only {view.buffer.level or 'all levels'}, {view.buffer.process or 'all processes'}",
@@ -161,11 +209,13 @@ class LogsScreen(ConsoleScreen):
                 )
             if view.buffer.pattern is not None:
                 text.append(f"  {len(view.buffer.matches):,} matches of {view.buffer.pattern.pattern!r}", style="bold")
-            text.append(
-                "  following" if view.following else "  paused (f follows)",
-                style="green" if view.following else "yellow",
-            )
+            text.append(f"  {self._path}", style="dim")
+            self.query_one(LogStrip).show(view.buffer, view.position)
         self.query_one("#log-head", Static).update(text)
+
+    @on(LogStrip.Wanted)
+    def _strip(self, event: LogStrip.Wanted) -> None:
+        self.query_one(LogView).go(event.position)
 
     @on(LogView.Moved)
     def _moved(self) -> None:
@@ -256,6 +306,7 @@ class LogsScreen(ConsoleScreen):
         """Show or hide the explanation."""
         pane = self.query_one("#explanation")
         pane.display = not pane.display
+        self.console_app.remember(replace(self.console_app.settings, explanation=bool(pane.display)))
 
     def action_copy(self) -> None:
         """Copy the line under the cursor."""
@@ -282,16 +333,17 @@ def explanation_text(explanation: Explanation) -> Text:
     text.append(f"{diagnosis.title}\n", style=style)
     text.append(f"{diagnosis.slug}\n\n", style="dim")
     text.append(f"{diagnosis.explanation}\n")
+    if diagnosis.severity in {"error", "warning", "unknown"}:
+        for fix in diagnosis.fixes:
+            text.append("\nfix  ", style="bold")
+            text.append(f"{fix.text}" + ("  (p on Servers applies it)" if fix.patch else ""))
+        text.append("\n" if diagnosis.fixes else "")
     if diagnosis.root_line:
         text.append(
-            f"\nline {diagnosis.root_line}" + (f", {diagnosis.process}" if diagnosis.process else "") + "  [g]\n",
+            f"\n[g] line {diagnosis.root_line}" + (f", {diagnosis.process}" if diagnosis.process else "") + "\n",
             style="bold",
         )
         text.append(f"{strip_control(diagnosis.evidence)[:600]}\n", style="dim")
-    if diagnosis.severity in {"error", "warning", "unknown"}:
-        for fix in diagnosis.fixes:
-            text.append(f"\n→ {fix.text}" + ("  (has a patch: p on Servers)" if fix.patch else ""))
-        text.append("\n")
     facts = explanation.facts
     text.append("\nfacts\n", style="bold")
     for kernel in facts.get("kernels") or ():
@@ -313,7 +365,7 @@ def explanation_text(explanation: Explanation) -> Text:
         text.append("\nstart-up\n", style="bold")
         longest = max(phase.seconds for phase in explanation.phases)
         for phase in explanation.phases:
-            text.append(
-                f"{phase.name:16} {seconds_text(phase.seconds):>6}\n", style="bold" if phase.seconds == longest else ""
-            )
+            name = PHASES.get(phase.name, phase.name)
+            style = "bold" if phase.seconds == longest else ""
+            text.append(f"{name:16} {seconds_text(phase.seconds):>6}\n", style=style)
     return text

@@ -42,6 +42,7 @@ class LogView(ScrollView, can_focus=True):
         self.row = 0
         """Cursor, as an index into the buffer's shown lines."""
         self.following = True
+        self._base: Style | None = None
 
     def open(self, buffer: LogBuffer | None) -> None:
         """Show another buffer from its end."""
@@ -65,11 +66,16 @@ class LogView(ScrollView, can_focus=True):
         self.virtual_size = Size(WIDEST, count)
         if self.following:
             self.row = max(count - 1, 0)
-            if self.size.height:
-                self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
+            self._to_end()
+            # The scrollable range follows the new size only with the next layout.
+            self.call_after_refresh(self._to_end)
         else:
             self.row = min(self.row, max(count - 1, 0))
         self.refresh()
+
+    def _to_end(self) -> None:
+        if self.following and self.size.height:
+            self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
 
     @property
     def position(self) -> int | None:
@@ -121,10 +127,21 @@ class LogView(ScrollView, can_focus=True):
         self.refresh()
         self.post_message(self.Moved())
 
+    def notify_style_update(self) -> None:
+        """The theme or focus changed what a line looks like."""
+        self._base = None
+        super().notify_style_update()
+
+    def _base_style(self) -> Style:
+        """The widget's own style, worked out once per change instead of once per line."""
+        if self._base is None:
+            self._base = self.rich_style
+        return self._base
+
     def render_line(self, y: int) -> Strip:
         scroll_x, scroll_y = self.scroll_offset
         row, width = scroll_y + y, self.size.width
-        base = self.rich_style
+        base = self._base_style()
         if self.buffer is None or row >= len(self.buffer.shown):
             return Strip.blank(width, base)
         position = self.buffer.shown[row]
