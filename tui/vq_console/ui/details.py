@@ -22,6 +22,8 @@ PHASES = {
 """Shorter names where the log's own would be cut."""
 
 
+SPOKEN_METRICS = ("spec_acceptance_pct", "spec_tokens_per_step", "failed_requests", "aborted_requests")
+"""The figures of a metrics window that the facts pane says."""
 KINDS = {"kv_cache": "KV dtype", "lm_head": "lm head"}
 
 

@@ -252,7 +252,7 @@ def cell(server: ServerSnapshot, key: str, *, ascii_only: bool = False) -> Text:
         "queue": f"{figure(metrics.get('running'), '{:.0f}')}/{figure(metrics.get('waiting'), '{:.0f}')}",
         "kv": percent(metrics.get("kv_usage_pct")),
         "prefix": percent(metrics.get("prefix_hit_pct")),
-        "up": seconds_text(server.seen.get("uptime_s")),
+        "up": uptime(server),
     }
     return Text(plain[key])
 
@@ -266,6 +266,16 @@ def model_name(server: ServerSnapshot) -> str:
     return (
         strip_control(str(facts.get("model") or planned or server.record.model or DASH)).rstrip("/").rpartition("/")[2]
     )
+
+
+def uptime(server: ServerSnapshot) -> str:
+    """To the minute once it is ready, so that a table at rest is not drawn every second."""
+    seconds = server.seen.get("uptime_s")
+    if seconds is None or server.record.state is not ServerState.READY:
+        return seconds_text(seconds)
+    if seconds < 60:
+        return "<1 min"
+    return f"{seconds // 60:.0f} min" if seconds < 3600 else seconds_text(seconds)
 
 
 def ttft(p50: float | None, p95: float | None) -> str:

@@ -68,6 +68,9 @@ class ServersScreen(ServerActions):
         self._counts: tuple[int | None, int | None] = (None, None)
         """Engines and own profiles, None until counted."""
         self._since = ""
+        self._said: tuple[object, ...] = ()
+        """What the details were drawn from."""
+        self._drawn: dict[str, Text] = {}
 
     def compose_body(self) -> ComposeResult:
         yield Static(id="gpus")
@@ -125,6 +128,12 @@ class ServersScreen(ServerActions):
         self._show_details()
         self._show_foot(snapshot)
 
+    def _put(self, widget: Static, text: Text) -> None:
+        """Draw only what is new: at rest a picture that did not change costs nothing."""
+        if self._drawn.get(str(widget.id)) != text:
+            self._drawn[str(widget.id)] = text
+            widget.update(text)
+
     def _show_foot(self, snapshot: Snapshot) -> None:
         said = views.worst_problem(snapshot)
         if not said[0] and snapshot.problem:
@@ -133,7 +142,7 @@ class ServersScreen(ServerActions):
             said = (f"since you last looked: {self._since}", "")
         foot = self.query_one("#foot", Static)
         foot.display = bool(said[0])
-        foot.update(views.foot_line(said, max(self.size.width - 2, 10)))
+        self._put(foot, views.foot_line(said, max(self.size.width - 2, 10)))
         table = self.query_one("#servers")
         table.border_subtitle = f"since you last looked: {self._since}" if self._since else ""
 
@@ -157,7 +166,7 @@ class ServersScreen(ServerActions):
             lines.append(views.host_line(snapshot.host, history, width, ascii_only=self._ascii))
             reason = snapshot.gpu_reason or "no GPU is visible"
             lines.append(Text(f"no GPU: {reason}"[:width], style="dim", no_wrap=True))
-        box.update(Text("\n").join(lines))
+        self._put(box, Text("\n").join(lines))
 
     def _show_table(self, snapshot: Snapshot) -> None:
         table = self.query_one(DataTable)
@@ -173,7 +182,7 @@ class ServersScreen(ServerActions):
             text.append("No server yet.\n", style="bold")
             text.append(f"{line}\n")
             text.append(FIRST_RUN)
-            first.update(text)
+            self._put(first, text)
             return
         columns = views.columns_for(self.size.width)
         if columns != self._columns:
@@ -193,8 +202,9 @@ class ServersScreen(ServerActions):
             return
         for name, row in zip(names, rows, strict=True):
             for column, value in zip(columns, row, strict=True):
-                if table.get_cell(name, column.key) != value:
-                    table.update_cell(name, column.key, value, update_width=True)
+                old = table.get_cell(name, column.key)
+                if old != value:
+                    table.update_cell(name, column.key, value, update_width=old.cell_len != value.cell_len)
 
     def selected(self) -> ServerSnapshot | None:
         """The server under the cursor."""
@@ -216,8 +226,14 @@ class ServersScreen(ServerActions):
             box.display = not one or pane == shown
             box.border_title = f"{name} · {TITLES[pane]}" if one or pane == "facts" else TITLES[pane]
             box.border_subtitle = "t next" if one else ""
-        self.query_one("#facts", Static).update(details.facts_table(server))
         width = (self.size.width if one else self.query_one("#startup-box").size.width) - 2
+        seen = {key: value for key, value in server.seen.items() if key not in {"uptime_s", "cpu_pct"}}
+        spoken = {key: server.metrics.get(key) for key in details.SPOKEN_METRICS}
+        said = (width, server.record, seen, spoken, server.advice, server.processes)
+        if said == self._said:
+            return
+        self._said = said
+        self.query_one("#facts", Static).update(details.facts_table(server))
         self.query_one("#startup", Static).update(details.startup_text(server, width, ascii_only=self._ascii))
         self.query_one("#problem", Static).update(details.problem_text(server))
 
