@@ -43,6 +43,7 @@ def request(scheme: str, **more: Any) -> Request:
     ("name", "scheme", "method"),
     [
         ("FP8_DYNAMIC", "FP8_DYNAMIC", "rtn"), ("fp8-dynamic", "FP8_DYNAMIC", "rtn"), ("int8", "W8A8", "rtn"),
+        ("fp8", "FP8_DYNAMIC", "rtn"), ("FP8_STATIC", "FP8_STATIC", "rtn"),
         ("W4A16-gptq", "W4A16", "gptq"), ("awq", "W4A16", "awq"), ("w8a8_smoothquant", "W8A8", "smoothquant"),
         ("W8A8-smoothquant-gptq", "W8A8", "smoothquant-gptq"), ("nvfp4a16", "NVFP4A16", "rtn"),
         ("W4A16_ASYM", "W4A16_ASYM", "rtn"),

@@ -37,6 +37,7 @@ def register(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="GPUs that will share the result")
     parser.add_argument("--measure", action="store_true", help="measure the divergence from the source afterwards")
+    parser.add_argument("--prove", action="store_true", help="serve the result once, until its first token")
     parser.add_argument("--profile", metavar="NAME", help="name of the profile for the result")
     parser.add_argument("--no-profile", action="store_true", help="write no profile")
     parser.add_argument("--tool", metavar="PYTHON", help="another environment that has llmcompressor")
@@ -52,6 +53,13 @@ def register(subparsers: Subparsers) -> None:
 
 def run_quantize(args: argparse.Namespace) -> ExitCode:
     """Make one checkpoint, or look after the jobs that do."""
+    import signal
+
+    def ended(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    # Whoever ends this command means the job as well: it is cancelled, as by Ctrl-C.
+    signal.signal(signal.SIGTERM, ended)
     if args.schemes:
         return _schemes(args)
     if args.jobs:
@@ -68,6 +76,8 @@ def _make(args: argparse.Namespace) -> ExitCode:
     from vq_console.quantize import jobs
     from vq_console.quantize.run import make, prepare, refuse
 
+    if args.prove and (args.no_profile or args.detach):
+        raise UsageError("--prove serves the profile of the result", "leave out --no-profile and --detach")
     if not args.model or not args.scheme:
         raise UsageError(
             "quantize: MODEL and --scheme are needed", "such as: vq-console quantize ./model --scheme W4A16"
@@ -97,6 +107,10 @@ def _make(args: argparse.Namespace) -> ExitCode:
         say(f"log: {job.log}")
 
     result = make(prepared, say, on_job=note)
+    if args.prove and result.get("profile"):
+        from vq_console.quantize.prove import prove
+
+        result["served"] = prove(result["profile"], say)
     _emit(args, result, started[0], prepared)
     return ExitCode.DONE
 

@@ -29,6 +29,8 @@ class Scheme:
     per_channel: bool = False
     needs_data: bool = False
     methods: tuple[str, ...] = ("rtn",)
+    preset: str = ""
+    """What LLM Compressor calls it where that is another name."""
 
 
 @dataclass(frozen=True, slots=True)

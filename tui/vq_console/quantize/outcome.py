@@ -6,10 +6,13 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vq_console.quantize.model import Judged, Source
 from vq_console.quantize.schemes import label
+
+if TYPE_CHECKING:
+    from vq_console.profiles.model import Profile
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
@@ -58,7 +61,6 @@ def save_result_profile(judged: Judged, source: Source, tool: str, out: Path) ->
             break
         name, number = f"{wanted}-{number}", number + 1
     kind = label(judged.scheme, request.method, request.group_size, request.kv_cache)
-    args: dict[str, Any] = {"kv_cache_dtype": "fp8"} if request.kv_cache else {}
     made = {
         "scheme": kind,
         "tool": tool,
@@ -70,12 +72,41 @@ def save_result_profile(judged: Judged, source: Source, tool: str, out: Path) ->
         name=name,
         model=str(out),
         description=f"{Path(source.model).name}, {judged.scheme.words}, made by {tool}",
-        args=args,
+        args={"kv_cache_dtype": "fp8"} if request.kv_cache else {},
         tags=("quantized",),
         made_on={key: value for key, value in made.items() if value},
     )
-    save_profile(profile)
+    save_profile(_servable(profile))
     return name
+
+
+_SMALL: tuple[tuple[Mapping[str, Any], Mapping[str, str]], ...] = (
+    ({}, {}),
+    ({"max_model_len": 4096}, {}),
+    ({"max_model_len": 4096, "gpu_memory_utilization": 0.3}, {"VLLM_CPU_KVCACHE_SPACE": "2"}),
+    ({"max_model_len": 2048, "gpu_memory_utilization": 0.3}, {"VLLM_CPU_KVCACHE_SPACE": "1"}),
+)
+"""vLLM's defaults, then less: a workstation without a GPU does not have 92 % of its memory free."""
+
+
+def _servable(profile: Profile) -> Profile:
+    """The profile with as few restrictions as preflight asks for on this machine; as it is where none helps."""
+    from dataclasses import replace
+
+    from vq_console.core.errors import VqError
+    from vq_console.preflight.check import plan_profile
+
+    for args, env in _SMALL:
+        candidate = replace(profile, args={**profile.args, **args}, env={**profile.env, **env})
+        try:
+            plan = plan_profile(candidate)
+        except VqError:
+            break
+        if env and plan.target.get("device") != "cpu":
+            break
+        if not any(finding.severity == "error" for finding in plan.findings):
+            return candidate
+    return profile
 
 
 def profile_name(text: str) -> str:

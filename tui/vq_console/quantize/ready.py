@@ -14,19 +14,16 @@ from vq_console.quantize.model import Request
 from vq_console.quantize.run import make, prepare, result_label
 from vq_console.quantize.schemes import find_scheme
 
-_SHORT = {"bf16": None, "fp8": "FP8_DYNAMIC", "w8a8": "W8A8", "w4a16": "W4A16"}
-
 
 def ensure_checkpoint(scheme: str, say: Callable[[str], None]) -> Path:
     """The folder of the starter model in that scheme (`bf16`, `fp8`, `w8a8`, `w4a16`, or one that `quantize` takes).
 
     Made when it is not there whole, in about 10 s; no profile is written. Raises VqError when it cannot be made.
     """
-    name = _SHORT.get(scheme.lower(), scheme)
     source = ensure_starter_model(say)
-    if name is None:
+    if scheme.lower() == "bf16":
         return source
-    found, method = find_scheme(name)
+    found, method = find_scheme(scheme)
     out = places.models_dir() / f"{NAME}-{found.name}{'' if method == 'rtn' else f'-{method}'}"
     if is_made(out):
         return out

@@ -128,7 +128,7 @@ def _main(judged: Judged, data: bool, steps: int) -> str:
         '    step(1, "loading the model")',
         "    tokenizer = AutoTokenizer.from_pretrained(MODEL)",
         '    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype="auto")',
-        f'    scheme = preset_name_to_scheme("{scheme.name}", ["Linear"])',
+        f'    scheme = preset_name_to_scheme("{scheme.preset or scheme.name}", ["Linear"])',
     ]
     if scheme.group_free:
         lines.append(f"    scheme.weights.group_size = {request.group_size}")

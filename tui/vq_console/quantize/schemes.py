@@ -20,7 +20,8 @@ METHODS = {
 _INT4 = ("rtn", "gptq", "awq")
 SCHEMES: tuple[Scheme, ...] = (
     Scheme("FP8_DYNAMIC", "FP8 weights per channel, FP8 activations per token", 8, "float-quantized", per_channel=True),
-    Scheme("FP8", "FP8 weights and activations, one static scale each", 8, "float-quantized", needs_data=True),
+    Scheme("FP8_STATIC", "FP8 weights and activations, one static scale each", 8, "float-quantized", needs_data=True,
+           preset="FP8"),
     Scheme("FP8_BLOCK", "FP8 weights in blocks of 128 × 128", 8, "float-quantized", block=(128, 128)),
     Scheme("W8A8", "INT8 weights per channel, INT8 activations per token", 8, "int-quantized", per_channel=True,
            methods=("rtn", "smoothquant", "gptq", "smoothquant-gptq")),
@@ -38,10 +39,9 @@ SCHEMES: tuple[Scheme, ...] = (
 _OTHER_NAMES = {
     "int8": ("W8A8", "rtn"),
     "int4": ("W4A16", "rtn"),
-    "fp8dynamic": ("FP8_DYNAMIC", "rtn"),
+    "fp8": ("FP8_DYNAMIC", "rtn"),
     "w8a8int8": ("W8A8", "rtn"),
     "w8a8fp8": ("FP8_DYNAMIC", "rtn"),
-    "fp8static": ("FP8", "rtn"),
     "gptq": ("W4A16", "gptq"),
     "awq": ("W4A16", "awq"),
     "smoothquant": ("W8A8", "smoothquant"),
