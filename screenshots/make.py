@@ -26,7 +26,7 @@ RUN = ROOT / "tests" / "data" / "ui" / "run"
 MACHINE = ROOT / "tests" / "data" / "hardware" / "8xh100-nvlink.json"
 WIDE, NARROW = (160, 48), (80, 24)
 DARK, LIGHT = "textual-dark", "textual-light"
-PNG_WIDTH = {(WIDE, DARK): 1040, (WIDE, LIGHT): 800, (NARROW, DARK): 600, (NARROW, LIGHT): 600}
+PNG_WIDTH = {(WIDE, DARK): 960, (WIDE, LIGHT): 720, (NARROW, DARK): 560, (NARROW, LIGHT): 560}
 BEGIN, END = "<!-- screenshots: begin -->", "<!-- screenshots: end -->"
 
 
@@ -69,7 +69,7 @@ async def take(scene: Scene, size: tuple[int, int], theme: str) -> Path:
     from vq_console.ui.screens.ab import AbScreen
     from vq_console.ui.settings import UiSettings
 
-    app = VqConsole(simulated=not scene.empty and not scene.machine, settings=UiSettings(theme=theme))
+    app = VqConsole(simulated=not scene.empty, settings=UiSettings(theme=theme))
     if scene.machine or scene.empty:
         app.hub = recorded_hub(empty=scene.empty)
     app.animation_level = "none"
@@ -163,6 +163,8 @@ def main() -> int:
         from vq_console.demo.simulated import simulated_tour
 
         stack.enter_context(simulated_tour(print))
+        # Everything runs now; from here the interpreter's path is only shown, and nobody else's folders need be.
+        sys.executable = "/home/you/vq-console/.venv/bin/python"
         name = (RUN / "name").read_text().strip()
         shutil.copytree(RUN, runs_dir() / name)
         made: list[Path] = []

@@ -140,7 +140,7 @@ def kld_bands(kld: Mapping[str, Any], width: int, *, ascii_only: bool = False) -
     for start, end, name in KLD_BANDS:
         left, right = log_position(start, low, high, width), log_position(end, low, high, width)
         rule[left] = "|" if ascii_only else "╎"
-        short = name if right - left > len(name) else name[:4]
+        short = name if right - left > len(name) else name[: max(right - left - 2, 1)] + "…"
         names[left + 1 : left + 1 + len(short)] = short
     ci = kld.get("ci") or (kld["value"], kld["value"])
     ends = f"{low:g}".ljust(width - 4) + f"{high:g}".rjust(4)

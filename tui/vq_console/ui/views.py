@@ -9,6 +9,7 @@ from rich.text import Text
 
 from vq_console.core.text import seconds_text, strip_control
 from vq_console.hardware.model import Gpu, Host
+from vq_console.metrics.adviser import SLOWED
 from vq_console.serving.model import ServerState
 from vq_console.ui.details import DASH, figure, needs_a_look, problem_of, short_kernel
 from vq_console.ui.hub import ServerSnapshot, Snapshot
@@ -61,10 +62,11 @@ def gpu_line(
         text.append(" " * room)
     text.append(f" {gib(used)}/{gib(total)} GiB ")
     load = DASH if gpu.utilization_pct is None else f"{gpu.utilization_pct} %"
+    slowed = [reason for reason in gpu.throttle if reason in SLOWED]
     power = f"{figure(gpu.power_w, '{:.0f}')}/{figure(gpu.power_limit_w, '{:.0f}')} W"
     parts_right = [
-        (f" throttled: {', '.join(gpu.throttle)}" if gpu.throttle and width >= 100 else ""),
-        (" throttled" if gpu.throttle and width < 100 else ""),
+        (f" throttled: {', '.join(slowed)}" if slowed and width >= 100 else ""),
+        (" throttled" if slowed and width < 100 else ""),
         f" {load:>5} {sparkline(history, 8 if width >= 100 else 0, ascii_only=ascii_only)}",
         f" {DASH if gpu.temperature_c is None else gpu.temperature_c} °C",
         f" {power:>9}",
@@ -87,7 +89,7 @@ def gpu_grid(gpus: Sequence[Gpu], width: int, *, ascii_only: bool = False) -> li
             text.append(piece, style=style)
         size = f"{gib(used, 0)}/{gib(total, 0)}G"
         load = DASH if gpu.utilization_pct is None else f"{gpu.utilization_pct}%"
-        text.append(f" {size:>8} {load:>4}{'▲' if gpu.throttle else ' '}  ")
+        text.append(f" {size:>8} {load:>4}{'▲' if SLOWED.intersection(gpu.throttle) else ' '}  ")
         cells.append(text)
     columns = max(width // max(cell.cell_len for cell in cells), 1)
     return [Text("").join(cells[start : start + columns]) for start in range(0, len(cells), columns)]

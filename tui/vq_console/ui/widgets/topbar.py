@@ -34,6 +34,8 @@ class TopBar(Widget):
         super().__init__()
         self._mode = mode
         self._failed = self._alarms = 0
+        self._simulated = False
+        """A stand-in serves here, whatever the console was opened for."""
         self._spans: list[tuple[int, int, str]] = []
 
     def show(self, snapshot: Snapshot) -> None:
@@ -42,12 +44,13 @@ class TopBar(Widget):
         alarms = sum(
             any(row.get("alarm") for row in server.seen.get("asked_vs_runs") or ()) for server in snapshot.servers
         )
-        if (failed, alarms) != (self._failed, self._alarms):
-            self._failed, self._alarms = failed, alarms
+        simulated = any(server.record.simulated for server in snapshot.servers)
+        if (failed, alarms, simulated) != (self._failed, self._alarms, self._simulated):
+            self._failed, self._alarms, self._simulated = failed, alarms, simulated
             self.refresh()
 
     def render(self) -> Text:
-        simulated = bool(getattr(self.app, "simulated", False))
+        simulated = self._simulated or bool(getattr(self.app, "simulated", False))
         text = self._draw(simulated, short=False)
         return text if text.cell_len <= self.size.width else self._draw(simulated, short=True)
 
