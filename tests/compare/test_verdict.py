@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compare.summaries import endpoint, summary
+from vq_console.compare.gates import failed_gates
 from vq_console.compare.verdict import memory_sentence, quality_sentence, speed_sentence
 
 
@@ -68,3 +69,14 @@ def test_memory_sentence() -> None:
     assert "int4 4.20 GiB, fp8 7.30 GiB (42 % less)" in text
     assert "185,760 tokens" in text
     assert "requests of 8,192 tokens at once: int4 22.7, fp8 19.0" in text
+
+
+def test_a_named_baseline_leads_the_quality_sentence() -> None:
+    part = {"word": "SMALL", "kld": {"value": 0.006, "ci": [0.005, 0.007]}}
+    worse = {"word": "NOTICEABLE", "kld": {"value": 0.07, "ci": [0.06, 0.08]}}
+    quality = {**summary()["quality"], "against_baseline": {"A": part, "B": worse}}
+    text = quality_sentence(quality, "fp8", "int4")
+    assert text.startswith("Against the baseline: fp8 SMALL, KLD 0.0060 (0.0050 to 0.0070); int4 NOTICEABLE, KLD 0.070")
+    assert "SMALL: int4 differs from fp8" in text
+    value = summary(quality=quality)
+    assert failed_gates(value, ("noticeable",)) == ["noticeable: B against the baseline is NOTICEABLE"]

@@ -50,11 +50,22 @@ def failed_gates(summary: Mapping[str, Any], gates: Sequence[str]) -> list[str]:
         elif gate == "invalid":
             failed += [f"invalid: {v['flag']}" for v in summary.get("validity") or ()]
         else:
-            word = (summary.get("quality") or {}).get("word")
-            if word is None:
-                failed.append(f"{gate}: quality was not measured")
-            elif word not in QUALITY_ORDER or (
-                gate != "unresolved" and QUALITY_ORDER.index(word) >= QUALITY_ORDER.index(gate.upper())
-            ):
-                failed.append(f"{gate}: quality is {word}")
+            failed += _failed_quality(summary.get("quality") or {}, gate)
+    return failed
+
+
+def _failed_quality(quality: Mapping[str, Any], gate: str) -> list[str]:
+    """Against a named baseline both arms must pass; without one it is B against A."""
+    against = quality.get("against_baseline") or {}
+    words = {f"{arm} against the baseline": part.get("word") for arm, part in against.items()} or {
+        "quality": quality.get("word")
+    }
+    failed = []
+    for what, word in words.items():
+        if word is None:
+            failed.append(f"{gate}: {what} was not measured")
+        elif word not in QUALITY_ORDER or (
+            gate != "unresolved" and QUALITY_ORDER.index(word) >= QUALITY_ORDER.index(gate.upper())
+        ):
+            failed.append(f"{gate}: {what} is {word}")
     return failed

@@ -68,6 +68,12 @@ def quality_sentence(quality: Json | None, a: str, b: str) -> str:
     """Word, KLD with interval and floor, and what cannot be excluded."""
     if not quality:
         return "Quality was not measured."
+    against = quality.get("against_baseline") or {}
+    if against:
+        parts = [_against(label, against.get(side) or {}) for side, label in (("A", a), ("B", b))]
+        return f"Against the baseline: {'; '.join(parts)}. " + quality_sentence(
+            {**quality, "against_baseline": None}, a, b
+        )
     kld = quality.get("kld") or {}
     word = quality.get("word") or "UNRESOLVED"
     value, ci = kld.get("value"), kld.get("ci")
@@ -95,6 +101,15 @@ def quality_sentence(quality: Json | None, a: str, b: str) -> str:
             text += f", a drop under {task['detectable'] * 100:.0f} points cannot be seen"
         text += "."
     return text
+
+
+def _against(label: str, quality: Json) -> str:
+    kld = quality.get("kld") or {}
+    if kld.get("value") is None:
+        return f"{label} {quality.get('word') or 'was not measured'}"
+    ci = kld.get("ci")
+    bounds = f" ({_nats(ci[0])} to {_nats(ci[1])})" if ci else ""
+    return f"{label} {quality.get('word')}, KLD {_nats(kld['value'])}{bounds}"
 
 
 def _nats(value: float) -> str:

@@ -34,6 +34,7 @@ def wait_ready(name: str, *, timeout_s: float | None = None, on_progress: Watche
         if on_progress is not None:
             on_progress(record)
         if record.state is ServerState.READY:
+            remember_good_run(record)
             return record
         if record.state not in LIVE:
             raise launch_error(record)
@@ -44,6 +45,31 @@ def wait_ready(name: str, *, timeout_s: float | None = None, on_progress: Watche
                 f"it goes on starting; `vq-console logs {name} -f` follows it, `vq-console stop {name}` ends it",
             )
         time.sleep(POLL_S)
+
+
+def remember_good_run(record: ServerRecord) -> None:
+    """Keep GPU, vLLM and kernels of a profile that came up, for `[made_on]` when it is shared. Trouble is not worth
+    an error: the server runs."""
+    from vq_console.hardware.probe import read_machine
+    from vq_console.profiles.remember import remember_run
+    from vq_console.serving.view import read_log
+
+    seen = read_log(record)
+    if record.profile is None or record.simulated or record.attached or seen is None:
+        return
+    machine = read_machine(processes=False)
+    gpu = next((g for g in machine.gpus if g.index in record.gpus), None)
+    kernels = list(dict.fromkeys(str(k["kernel"]) for k in seen.facts.get("kernels") or ()))
+    made_on = {
+        "gpu": gpu.name if gpu else machine.host.cpu_model,
+        "sm": gpu.sm if gpu else None,
+        "vllm": seen.facts.get("vllm_version"),
+        "kernels": kernels,
+    }
+    try:
+        remember_run(record.profile, made_on)
+    except OSError:
+        return
 
 
 def launch_error(record: ServerRecord) -> LaunchError:
