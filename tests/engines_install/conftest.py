@@ -84,6 +84,18 @@ elif words[0] == "install" and "--find-links" in words:
         info = site / f"{{name.replace('-', '_')}}-{{version}}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\\nName: {{name}}\\nVersion: {{version}}\\n")
+elif words[0] == "install" and not pins[0].startswith("pip=="):
+    act(rule("resolve"))
+    site = next(Path(__file__).parent.parent.glob("lib/python3*/site-packages"))
+    for pin in pins:
+        name, _, version = pin.partition("==")
+        print(f"Downloading {{name}}-{{version}}-py3-none-any.whl (530.2 MB)", flush=True)
+        info = site / f"{{name.replace('-', '_')}}-{{version}}.dist-info"
+        info.mkdir(exist_ok=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\\nName: {{name}}\\nVersion: {{version}}\\n")
+elif words[:2] == ["index", "versions"]:
+    act(rule("index"))
+    print("vllm (0.40.1)\\nAvailable versions: 0.40.1, 0.39.0")
 '''
 
 

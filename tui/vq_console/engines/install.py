@@ -29,6 +29,7 @@ from vq_console.engines.job import run_tool, tail
 from vq_console.engines.model import Engine
 from vq_console.engines.packages import Pip, Say
 
+WITHOUT_GPU = "VQ_ENGINE_WITHOUT_GPU"
 _PROOF_S = 600.0
 _CUDA_ONLY = ("torchvision", "torchaudio", "torchcodec", "triton")
 
@@ -42,6 +43,8 @@ def install_engine(
     Raises EngineError when it cannot be made (nothing is left that would be offered), UsageError for wrong use.
     """
     house = _wheelhouse(wheelhouse)
+    if kind == "cuda" and house is None:
+        _check_driver()
     if kind == "cuda" and version is None:
         version = _newest_cuda(house, say)
     wanted = pins.pins(kind, version)
@@ -246,6 +249,19 @@ def _check_machine(wanted: pins.Pins, folder: Path, house: Path | None) -> None:
         )
     if wanted.kind == "cpu" and platform.machine() == "x86_64" and not _has_avx2():
         raise EngineError("this CPU has no AVX2, which vLLM's CPU build needs", "use another machine or a GPU")
+
+
+def _check_driver() -> None:
+    if not has_nvidia_driver() and not os.environ.get(WITHOUT_GPU):
+        raise EngineError(
+            "this machine has no NVIDIA driver, and a CUDA engine is several GB to download",
+            f"vq-console engines install cpu; for a machine that gets its GPU later set {WITHOUT_GPU}=1",
+        )
+
+
+def has_nvidia_driver() -> bool:
+    """Whether the kernel has NVIDIA's driver loaded (WSL brings its own device)."""
+    return Path("/proc/driver/nvidia/version").exists() or Path("/dev/dxg").exists()
 
 
 def _has_avx2() -> bool:
