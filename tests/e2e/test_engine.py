@@ -1,0 +1,55 @@
+"""The main job on the real engine: two profiles, two vLLM servers, a verdict, and nothing left behind."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Prepared
+from e2e.vq import processes_of, vq, vq_json
+
+from vq_console.demo.pair import CPU_ARGS, CPU_ENV
+from vq_console.profiles.model import Profile
+from vq_console.profiles.store import save_profile
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def home(vq_home: Path) -> Iterator[Path]:
+    """A console home; afterwards no process of it lives and no shared memory segment is new."""
+    before = set(Path("/dev/shm").iterdir())
+    yield vq_home
+    vq("stop", "--all", code=None)
+    assert processes_of(vq_home) == []
+    assert set(Path("/dev/shm").iterdir()) - before == set()
+
+
+def test_two_real_servers_to_a_verdict(home: Path, prepared: Prepared) -> None:
+    for scheme in prepared.pair:
+        model = prepared.models[scheme]
+        save_profile(Profile(f"real-{scheme}", model, args=dict(CPU_ARGS), env=dict(CPU_ENV)))
+    a, b = (f"profile:real-{scheme}" for scheme in prepared.pair)
+    value: dict[str, Any] = vq_json(
+        "ab", a, b, "--engine", prepared.engine, "--latency-minutes", "1.5", "--quality-minutes", "1.2", timeout=840
+    )  # fmt: skip
+    assert value["simulated"] is False
+    assert "SIMULATED" not in Path(value["report"]).read_text()
+    for side in ("A", "B"):
+        assert value["arms"][side]["facts"]["vllm_version"] == "0.32.0"
+        log = Path(value["report"]).parent / "arms" / side / "log.txt"
+        assert "Initializing a V1 LLM engine (v0.32.0)" in log.read_text()
+    metrics = {(e["metric"], e["concurrency"]) for e in value["latency"]["endpoints"]}
+    assert ("tpot", 1) in metrics
+    assert any(metric == "throughput" and level > 1 for metric, level in metrics)
+    assert value["quality"]["kld"]["value"] > 0.01, "a quantized checkpoint differs"
+    assert value["quality"]["kld"]["on_policy"] is True
+    assert all(value["verdict"].values())
+    assert list((Path(value["report"]).parent / "latency").glob("*.jsonl"))
+    for side in ("A", "B"):
+        port = int(value["arms"][side]["url"].rpartition(":")[2])
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)) != 0, "the port is free again"
