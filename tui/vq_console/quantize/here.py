@@ -22,7 +22,7 @@ def judged_here(request: Request, source: Source, *, plan: bool = False) -> Judg
     judged = judge(request, source, room_here(request))
     if not plan or judged.errors:
         return judged
-    return replace(judged, notes=(*judged.notes, *running_notes(judged, source)))
+    return replace(judged, notes=(*judged.notes, *ready_notes(judged, source), *running_notes(judged, source)))
 
 
 def room_here(request: Request) -> Room:
@@ -37,6 +37,49 @@ def room_here(request: Request) -> Room:
         available = min(available, host.ram_available_mib / 1024)
     rates = tuple(read_jsonl(state_dir() / "quantize-rates.jsonl"))
     return Room(free_gib(request.out.parent), available, rates)
+
+
+_NAMED = {
+    "FP8_DYNAMIC": ("fp8-dynamic", "fp8"),
+    "FP8_STATIC": ("fp8",),
+    "FP8_BLOCK": ("fp8-block",),
+    "W8A8": ("w8a8", "int8"),
+    "W8A16": ("w8a16",),
+    "W4A16": ("w4a16", "int4", "gptq", "awq"),
+    "W4A16_ASYM": ("w4a16", "awq"),
+    "NVFP4": ("nvfp4",),
+    "NVFP4A16": ("nvfp4a16",),
+    "MXFP4": ("mxfp4",),
+    "MXFP8": ("mxfp8",),
+}
+"""What published checkpoints of a scheme are called."""
+
+
+def ready_notes(judged: Judged, source: Source) -> tuple[Note, ...]:
+    """Checkpoints of this model in this scheme that are here already: made by the console, or in the hub's cache."""
+    from vq_console.core.files import read_json
+    from vq_console.core.places import models_dir
+    from vq_console.profiles.hubcache import cache_folder
+    from vq_console.quantize.schemes import label
+
+    notes = []
+    request = judged.request
+    kind = label(judged.scheme, request.method, request.group_size, request.kv_cache)
+    for path in sorted(models_dir().glob("*/vq-console.json")):
+        try:
+            made = read_json(path)
+        except (OSError, ValueError):
+            continue
+        made_of = made.get("source")
+        if made.get("label") == kind and isinstance(made_of, dict) and made_of.get("model") == source.model:
+            notes.append(Note("made-already", "info", f"made already: {path.parent}"))
+    name = source.model.rstrip("/").rpartition("/")[2].lower()
+    for folder in sorted(cache_folder().glob("models--*")):
+        repository = folder.name.removeprefix("models--").replace("--", "/")
+        words = repository.rpartition("/")[2].lower()
+        if name in words and any(word in words.replace(name, "") for word in _NAMED.get(judged.scheme.name, ())):
+            notes.append(Note("ready-in-cache", "info", f"a ready one is in the cache: {strip_control(repository)}"))
+    return tuple(notes[:5])
 
 
 def running_notes(judged: Judged, source: Source) -> tuple[Note, ...]:
