@@ -5,15 +5,17 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import Prepared
-from e2e.vq import processes_of, vq, vq_json
 
+from e2e.vq import processes_of, vq, vq_json
 from vq_console.demo.pair import CPU_ARGS, CPU_ENV
 from vq_console.profiles.model import Profile
 from vq_console.profiles.store import save_profile
+
+if TYPE_CHECKING:
+    from conftest import Prepared
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
