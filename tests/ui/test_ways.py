@@ -1,0 +1,125 @@
+"""Ways through the screens: one pane where it is narrow, notices anywhere, the palette, jobs, answers that differ."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.widgets import DataTable, Select
+
+from ui.moments import busy, server
+from ui.test_screens import SIZES, see, settle, shown
+from vq_console.core.places import runs_dir
+from vq_console.serving.model import ServerState
+from vq_console.ui.app import VqConsole, own_actions
+from vq_console.ui.hub import Snapshot
+from vq_console.ui.screens.ab import AbScreen
+from vq_console.ui.screens.base import ConsoleScreen
+from vq_console.ui.widgets.job import JobScreen
+
+Make = Callable[..., VqConsole]
+RUN = Path(__file__).parents[1] / "data" / "ui" / "run"
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_no_screen_is_larger_than_the_terminal(console: Make, size: tuple[int, int]) -> None:
+    app = console(busy())
+    async with app.run_test(size=size) as pilot:
+        for key in "12345":
+            await pilot.press(key)
+            await settle(pilot)
+            assert app.screen.max_scroll_y == 0
+            assert app.screen.max_scroll_x == 0
+            assert "^p palette" in shown(app)
+
+
+async def test_narrow_home_shows_the_problem_then_the_rest_by_a_key(console: Make) -> None:
+    app = console(busy())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("w")
+        await see(pilot, "mla · problem", "[p] apply and start again")
+        await pilot.press("t")
+        await see(pilot, "mla · facts")
+        await pilot.press("t")
+        await see(pilot, "mla · start-up", "compilation")
+
+
+async def test_narrow_profiles_show_form_or_plan(console: Make) -> None:
+    app = console(busy())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("2")
+        await see(pilot, "t form", "runs as")
+        await pilot.press("t")
+        await see(pilot, "KV cache dtype")
+        await pilot.press("escape")
+        await see(pilot, "runs as")
+
+
+async def test_a_failure_is_told_on_another_screen(console: Make) -> None:
+    app = console(Snapshot(version=1, servers=(server("fp8", ServerState.READY),)))
+    async with app.run_test(size=(120, 36), notifications=True) as pilot:
+        await pilot.press("5")
+        await settle(pilot)
+        app.hub.snapshot = replace(app.hub.snapshot, version=2, servers=(server("fp8", ServerState.FAILED),))
+        await see(pilot, "fp8 failed")
+
+
+async def test_the_palette_offers_every_action_of_the_screen(console: Make) -> None:
+    app = console(busy())
+    async with app.run_test(size=(160, 48)) as pilot:
+        for key in "12345":
+            await pilot.press(key)
+            await settle(pilot)
+            screen = app.screen
+            assert isinstance(screen, ConsoleScreen)
+            offered = {command.title for command in app.get_system_commands(screen)}
+            assert {title for title, _ in own_actions(screen)} <= offered
+            for _, action in own_actions(screen):
+                name = action.partition("(")[0]
+                assert getattr(screen, f"action_{name}", None) is not None, f"{action} does nothing on {key}"
+
+
+async def test_a_job_shows_its_words_and_can_be_cancelled(console: Make) -> None:
+    app = console(busy())
+    async with app.run_test(size=(120, 36)) as pilot:
+        code = "import time; print('step [bold]one[/bold]', flush=True); time.sleep(60)"
+        app.push_screen(JobScreen("a job", (sys.executable, "-c", code)))
+        await see(pilot, "step [bold]one[/bold]", "c cancel")
+        await pilot.press("escape")
+        await see(pilot, "c cancel")
+        await pilot.press("c")
+        await see(pilot, "ended with exit code")
+        await pilot.press("escape")
+        await settle(pilot)
+        assert not isinstance(app.screen, JobScreen)
+
+
+async def test_a_recorded_run_shows_plots_and_the_answers_that_differ(console: Make) -> None:
+    folder = runs_dir() / (RUN / "name").read_text().strip()
+    shutil.copytree(RUN, folder)
+    app = console(busy(), open_run=folder)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await see(pilot, "Speed", "is 11 % slower than tour-fp8 per token", "B/A of the primary endpoints")
+        await pilot.press("escape", "t", "t")
+        await see(pilot, "throughput *", "TTFT at 16 streams", "B/A by endpoint")
+        await pilot.press("d")
+        await see(pilot, "answers differ", "parting", "token 2")
+        assert app.screen.query_one(DataTable).row_count > 0
+        await pilot.press("escape")
+
+
+async def test_a_url_becomes_an_arm(console: Make) -> None:
+    app = console(busy())
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.press("4")
+        await settle(pilot)
+        screen = app.screen
+        assert isinstance(screen, AbScreen)
+        screen.add_url("baseline", "http://127.0.0.1:9")
+        assert screen.query_one("#arm-baseline", Select).value == "http://127.0.0.1:9"
+        assert screen.arms() is None
