@@ -82,7 +82,8 @@ def prepare_arm(side: str, text: str, *, engine: str | None) -> Arm:
         if arm.server is None:
             arm.engine = choose_engine(arm.profile.vllm, python=engine)
         arm.plan = plan_profile(arm.profile, engine=arm.engine)
-        errors = [finding for finding in arm.plan.findings if finding.severity == "error"]
+        # What is free is shared out when both arms are known; the launch judges it again with that share.
+        errors = [f for f in arm.plan.findings if f.severity == "error" and f.rule != "gpu-memory-busy"]
         if errors and arm.server is None:
             raise LaunchError(
                 f"{arm.label}: preflight says no: {errors[0].message}",
@@ -105,10 +106,10 @@ def place_arms(a: Arm, b: Arm, third: Arm | None = None) -> Placement:
         if simulated
         else [
             GpuRoom(
-                g.index, g.name or "GPU", g.memory_total_mib / 1024, (g.memory_free_mib or 0) / 1024, g.power_limit_w
+                g.index, g.name or "GPU", g.memory_usable_mib / 1024, (g.memory_free_mib or 0) / 1024, g.power_limit_w
             )
             for g in machine.gpus
-            if g.visible and g.memory_total_mib
+            if g.visible and g.memory_usable_mib
         ]
     )
     baseline = _demand(third) if third is not None else None

@@ -62,7 +62,7 @@ def _read(source: GpuSource, index: int, fields: Sequence[str]) -> tuple[dict[st
 def build_gpu(index: int, values: Mapping[str, Any], reasons: Mapping[str, str], names: ProcessNames) -> Gpu:
     """One GPU from its readings. Keys of `missing` are the names of `Gpu`'s own fields."""
     missing = {ours: reasons[raw] for raw, own in _OWN.items() if raw in reasons for ours in own}
-    total, used = values.get("memory") or (None, None)
+    total, used, reserved = (*(values.get("memory") or ()), None, None, None)[:3]
     capability = values.get("capability")
     processes, unknown = _processes(values.get(PROCESSES) or (), names)
     if unknown:
@@ -75,6 +75,7 @@ def build_gpu(index: int, values: Mapping[str, Any], reasons: Mapping[str, str],
         sm=None if capability is None else f"{capability[0]}.{capability[1]}",
         memory_total_mib=_mib(total),
         memory_used_mib=_mib(used),
+        memory_reserved_mib=_mib(reserved),
         utilization_pct=values.get("utilization"),
         power_w=_watts(values.get("power")),
         power_limit_w=_watts(values.get("power_limit")),

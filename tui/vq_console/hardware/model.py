@@ -41,6 +41,8 @@ class Gpu:
     sm: str | None = None
     memory_total_mib: int | None = None
     memory_used_mib: int | None = None
+    memory_reserved_mib: int | None = None
+    """What the driver keeps for itself: no process can have it, CUDA does not count it, nvidia-smi's `used` neither."""
     utilization_pct: int | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
@@ -70,6 +72,11 @@ class Gpu:
             return None
         major, _, minor = self.sm.partition(".")
         return int(major) * 10 + int(minor or 0)
+
+    @property
+    def memory_usable_mib(self) -> int | None:
+        """The total as CUDA and vLLM's `--gpu-memory-utilization` count it."""
+        return None if self.memory_total_mib is None else self.memory_total_mib - (self.memory_reserved_mib or 0)
 
     @property
     def memory_free_mib(self) -> int | None:

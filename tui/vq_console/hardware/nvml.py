@@ -92,7 +92,12 @@ def _readers(nvml: Any) -> dict[str, Callable[[Any], Any]]:
     def memory(handle: Any) -> list[int]:
         # The first version of this call: its `used` includes what the driver reserves, so total - used is free.
         info = nvml.nvmlDeviceGetMemoryInfo(handle)
-        return [int(info.total), int(info.total) - int(info.free)]
+        found = [int(info.total), int(info.total) - int(info.free)]
+        try:
+            found.append(int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).reserved))
+        except (nvml.NVMLError, AttributeError, TypeError, OSError):
+            pass  # a driver before 510 does not tell the two apart
+        return found
 
     def throttle(handle: Any) -> int:
         newer = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)

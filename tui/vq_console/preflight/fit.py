@@ -185,7 +185,8 @@ def _kv_gib(
 
 
 def activation_gib(situation: Situation, shape: Anatomy | None) -> float | None:
-    """The peak of one profiling step: the widest intermediate of a layer, residuals, and logits of all sequences."""
+    """The peak of one profiling step: the widest intermediate of a layer with its residuals, or, after the last layer,
+    the logits of all sequences, whichever is more (measured: H200, vLLM 0.26.0, seven shapes)."""
     hidden = whole(situation.fact("hidden_size"))
     if shape is None or hidden is None:
         return None
@@ -195,11 +196,23 @@ def activation_gib(situation: Situation, shape: Anatomy | None) -> float | None:
     if experts:
         per_token = whole(situation.fact("num_experts_per_tok")) or 1
         widest = max(widest, experts[0].shard(situation.tp)[0] * per_token)
-    # gate and up, their product, and three hidden states, in 16 bit.
-    step = tokens * 2 * (1.5 * widest + 3 * hidden)
+    # gate and up, their product, and three hidden states, in 16 bit; Gemma's norms behind each block keep two more.
+    states = 5 if str(situation.fact("model_type") or "").startswith(("gemma2", "gemma3")) else 3
+    step = tokens * 2 * (1.5 * widest + states * hidden) + _latent_prefill_bytes(situation)
     vocabulary = whole(situation.fact("vocab_size")) or 0
-    logits = min(sequences(situation), tokens) * vocabulary * 4
-    return (step + logits) / GIB
+    logits = 2 * (min(sequences(situation), tokens) * vocabulary + tokens * states * hidden)
+    return max(step, logits) / GIB
+
+
+def _latent_prefill_bytes(situation: Situation) -> float:
+    """Keys and values that latent attention projects up from its chunked-prefill workspace, as the profiling step
+    allocates them (vLLM 0.26 model_executor/layers/attention/mla_attention.py)."""
+    heads, value = whole(situation.fact("num_attention_heads")), whole(situation.fact("v_head_dim"))
+    if not whole(situation.fact("kv_lora_rank")) or not heads or not value:
+        return 0.0
+    nope = whole(situation.fact("qk_nope_head_dim")) or 0
+    asked = max(8 * (context_length(situation) or 0), 4 * sequences(situation) * 16)
+    return 2.0 * min(asked, 65536) * max(heads // situation.tp, 1) * (nope + value)
 
 
 def sampler_gib(situation: Situation) -> float | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from vq_console.preflight.shapes import layer_kinds
 from vq_console.preflight.situation import Situation
 from vq_console.preflight.values import whole
+from vq_console.preflight.versions import span
 
 KV_BYTES = {
     "fp8": 1.0,
@@ -34,6 +35,12 @@ _TURBO = {
 }
 
 
+BLOCK = 16
+"""Tokens of a block; a window that begins inside one needs one more."""
+IN_FLIGHT = span(">=0.26")
+"""Releases that count both batches of asynchronous scheduling (`max_in_flight_tokens`), not one."""
+
+
 @dataclass(frozen=True, slots=True)
 class KvShape:
     """Bytes of one token in one layer of each kind, layers of each kind, and the window of the sliding ones."""
@@ -42,6 +49,7 @@ class KvShape:
     full_layers: int
     sliding_layers: int
     window: int
+    """Tokens that a sliding layer holds of a long request, those of the step that is just read included."""
     state_bytes: float = 0.0
 
     @property
@@ -51,7 +59,7 @@ class KvShape:
 
     def request(self, context: int) -> float:
         """Bytes of one request of `context` tokens."""
-        sliding = min(context, self.window) if self.sliding_layers else 0
+        sliding = min(context, self.window) + BLOCK if self.sliding_layers else 0
         return self.growing * context + self.full_layer * self.sliding_layers * sliding + self.state_bytes
 
     def tokens(self, size: float, context: int | None, block: int) -> int:
@@ -68,7 +76,7 @@ class KvShape:
 
     def longest(self, size: float, block: int) -> int | None:
         """The longest single request that fits, in whole blocks."""
-        fixed = self.full_layer * self.sliding_layers * self.window + self.state_bytes
+        fixed = self.full_layer * self.sliding_layers * (self.window + BLOCK) + self.state_bytes
         if self.growing <= 0:
             return None
         if size <= fixed:
@@ -126,6 +134,13 @@ def kv_shape(situation: Situation, dtype: str | None = None) -> KvShape | None:
     window = whole(situation.fact("sliding_window")) or 0
     if sliding and not window:
         full, sliding = full + sliding, 0
+    if sliding:
+        # vLLM sets aside the window and what is read before old blocks are freed (v1/kv_cache_interface.py
+        # SlidingWindowSpec; measured: H200, vLLM 0.26.0).
+        from vq_console.preflight.fit import batched_tokens
+
+        asynchronous = IN_FLIGHT.holds(situation.version) and situation.args.get("async_scheduling") is not False
+        window += batched_tokens(situation) * (2 if asynchronous else 1) - 1
     return KvShape(layer, full, sliding, window, state)
 
 

@@ -183,7 +183,7 @@ def _gpu_facts(
     facts["gpu_count"] = len([gpu for gpu in machine.gpus if gpu.visible])
     numbers = [gpu.sm_number for gpu in usable if gpu.sm_number is not None]
     facts["gpu_sm"] = min(numbers) if numbers else None
-    facts["gpu_mem_gib"] = _least(usable, lambda gpu: gpu.memory_total_mib)
+    facts["gpu_mem_gib"] = _least(usable, lambda gpu: gpu.memory_usable_mib)
     facts["gpu_free_gib"] = _least(usable, lambda gpu: gpu.memory_free_mib)
     facts["gpu_name"] = usable[0].name
     facts["driver"] = machine.driver
