@@ -38,9 +38,9 @@ DYNAMIC_FIELDS = (
 PROCESSES = "processes"
 """The three groups of readings, and their shapes:
 
-name, uuid: str · capability: [major, minor] · memory: [total, used(, reserved)] in bytes · utilization: % · power, power_limit:
-mW · temperature: °C · clocks: MHz · memory_bus: bits · cores: CUDA cores · throttle: NVML's bit mask · pcie:
-[generation, width, highest generation, highest width] · nvlinks: active links · mig: {enabled, devices: [{uuid,
+name, uuid: str · capability: [major, minor] · memory: [total, used(, reserved)] in bytes · utilization: % · power,
+power_limit: mW · temperature: °C · clocks: MHz · memory_bus: bits · cores: CUDA cores · throttle: NVML's bit mask ·
+pcie: [generation, width, highest generation, highest width] · nvlinks: active links · mig: {enabled, devices: [{uuid,
 name, memory}]} · ecc: {enabled, uncorrected} · display: bool · processes: [[pid, bytes or null, kind], …].
 """
 
