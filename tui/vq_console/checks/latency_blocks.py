@@ -16,7 +16,7 @@ from vq_console.checks.measures import RequestTimes, Slo, geometric_mean, goodpu
 from vq_console.checks.records import BLOCKS_FILE, COMPLETE, RequestRecord, records_by_block
 from vq_console.checks.schedule import Turn
 from vq_console.checks.steady import Window, concurrency_in, loaded_requests, steady_window, throughput
-from vq_console.checks.validity import BlockFacts, Flag, void_reasons
+from vq_console.checks.validity import BlockFacts, Flag, power_limited, void_reasons
 from vq_console.core.files import append_jsonl, read_jsonl
 
 METRICS = ("ttft", "tpot", "e2e", "throughput")
@@ -39,6 +39,8 @@ class BlockResult:
     seconds: float = 0.0
     phase: int = 0
     """Which of the phases A, B, A it belongs to, in a one-at-a-time design."""
+    limited: Flag | None = None
+    """Said where the block ran at the power limit; it counts all the same."""
     slo_share: float | None = None
     """Share of the complete requests that met every objective."""
 
@@ -141,6 +143,7 @@ def measure_block(entry: BlockEntry, records: Sequence[RequestRecord], slo: Slo 
         started=entry.started,
         seconds=entry.seconds,
         phase=entry.phase,
+        limited=power_limited(entry.facts),
     )
 
 

@@ -90,6 +90,16 @@ def run_flags(blocks: Sequence[BlockResult], ends: Mapping[int, str], settings: 
             counts[flag.flag] += 1
             example.setdefault(flag.flag, f"{block.turn.block}: {flag.detail}")
     out += [Flag(name, f"{count} blocks void; {example[name]}") for name, count in counts.items()]
+    limited = [block for block in blocks if block.valid and block.limited is not None]
+    if limited:
+        sides = " and ".join(
+            f"{sum(block.turn.arm == arm for block in limited)} of {arm}"
+            for arm in sorted({block.turn.arm for block in blocks})
+        )
+        first = limited[0]
+        detail = first.limited.detail if first.limited else ""
+        text = f"{sides} of {len(blocks)} blocks ran at the GPU's power limit and count; {first.turn.block}: {detail}"
+        out.append(Flag("power-limited", text))
     late = [str(level) for level, end in ends.items() if end == BUDGET]
     if late:
         minutes = settings.budget_s / 60

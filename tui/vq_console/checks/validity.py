@@ -1,9 +1,9 @@
 """When a block does not count, and what has to be said about a run. Pure.
 
 Limits are those of measurement.md §6: more than 1 % failed or short requests, more than 1 % prefix-cache hits, any
-preemption, loop lag p99 above max(2 ms, 10 % of TPOT, 2 % of a request), generator CPU above 80 %, a server that
-restarted, load that is not ours, a concurrency that was not reached, a clock that moved by more than 3 % without the
-power limit.
+preemption, loop lag p99 above max(2 ms, 10 % of TPOT), generator CPU above 80 %, a server that restarted, load that is
+not ours, a concurrency that was not reached, a clock that moved by more than 3 %. At its power limit a GPU's clock
+moves with the load: such blocks count, and the run says so with its clocks.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ FAILED_SHARE = 0.01
 CACHE_SHARE = 0.01
 LAG_FLOOR_MS = 2.0
 LAG_SHARE_OF_TPOT = 0.1
-LAG_SHARE_OF_REQUEST = 0.02
-"""What is compared spans a whole answer, whose two ends each wait this much at most once in a hundred times."""
 CPU_SHARE = 0.8
 CLOCK_SHARE = 0.03
 OTHER_LOAD_SHARE = 0.01
@@ -69,7 +67,7 @@ def void_reasons(
     return (
         *_requests(records),
         *_server(records, facts),
-        *_generator(records, facts, tpot_s, in_flight),
+        *_generator(facts, tpot_s, in_flight),
         *_machine(facts),
     )
 
@@ -130,15 +128,9 @@ def _other_load(records: Sequence[RequestRecord], facts: BlockFacts) -> list[Fla
     return out
 
 
-def _generator(
-    records: Sequence[RequestRecord], facts: BlockFacts, tpot_s: float | None, in_flight: float | None
-) -> list[Flag]:
+def _generator(facts: BlockFacts, tpot_s: float | None, in_flight: float | None) -> list[Flag]:
     out = []
-    limit = None
-    if tpot_s is not None:
-        tokens = sorted(record.requested for record in records if record.end == COMPLETE)
-        request_s = tpot_s * tokens[len(tokens) // 2] if tokens else 0.0
-        limit = 1000 * max(LAG_FLOOR_MS / 1000, LAG_SHARE_OF_TPOT * tpot_s, LAG_SHARE_OF_REQUEST * request_s)
+    limit = max(LAG_FLOOR_MS, LAG_SHARE_OF_TPOT * tpot_s * 1000) if tpot_s is not None else None
     if limit is not None and facts.lag_p99_ms is not None and facts.lag_p99_ms > limit:
         out.append(Flag("generator-lag", f"p99 {facts.lag_p99_ms:.1f} ms, allowed {limit:.1f} ms"))
     if facts.client_cpu is not None and facts.client_cpu > CPU_SHARE:
@@ -160,6 +152,14 @@ def _machine(facts: BlockFacts) -> list[Flag]:
     if slowed:
         out.append(Flag("throttled", ", ".join(slowed)))
     return out
+
+
+def power_limited(facts: BlockFacts) -> Flag | None:
+    """That the block ran at the GPU's power limit, with the clocks of its halves where they were read; else None."""
+    if not POWER_CAP.intersection(facts.throttle):
+        return None
+    before, after = facts.clock_before_mhz, facts.clock_after_mhz
+    return Flag("power-limited", f"SM clock {before} to {after} MHz" if before and after else "clock unknown")
 
 
 def machine_notes(label: str, *, stall_ms: float | None, gpu_pct: int | None) -> tuple[Flag, ...]:
