@@ -16,7 +16,14 @@ def vq_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty console home; nothing of the user's own is read or written."""
     home = tmp_path / "vq-home"
     monkeypatch.setenv("VQ_CONSOLE_HOME", str(home))
-    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "VLLM_API_KEY", "HF_TOKEN"):
+    for name in (
+        "VQ_ENGINES_DIR",
+        "VQ_MODELS_DIR",
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_DEVICE_ORDER",
+        "VLLM_API_KEY",
+        "HF_TOKEN",
+    ):
         monkeypatch.delenv(name, raising=False)
     return home
 

@@ -48,7 +48,15 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     parser = build_parser()
-    args = parser.parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        args = parser.parse_args(words)
+    except SystemExit as ended:
+        if ended.code == ExitCode.WRONG_USE and "--json" in words:
+            _error_json(
+                "wrong use of the command line", "standard error says what is wrong; --help lists what there is"
+            )
+        raise
     try:
         if args.command is None:
             from vq_console.ui.app import run_console
@@ -57,20 +65,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(args.handler(args))
     except VqError as error:
         if getattr(args, "json", False):
-            print(
-                json.dumps(
-                    {"schema": "vq-console/error/1", "error": {"message": error.message, "hint": error.hint}},
-                    ensure_ascii=False,
-                )
-            )
+            _error_json(error.message, error.hint)
         print(f"vq-console: {error}", file=sys.stderr)
         return int(error.exit_code)
     except KeyboardInterrupt:
+        if getattr(args, "json", False):
+            _error_json("interrupted", "a server that was being started goes on starting; `vq-console ps` shows it")
         print("vq-console: interrupted", file=sys.stderr)
         return int(ExitCode.PARTIAL)
     except BrokenPipeError:
         sys.stderr.close()
         return int(ExitCode.DONE)
+    except OSError as error:
+        print(f"vq-console: {error}", file=sys.stderr)
+        return int(ExitCode.NO)
+
+
+def _error_json(message: str, hint: str) -> None:
+    """An error as the one JSON object on standard output."""
+    value = {"schema": "vq-console/error/1", "error": {"message": message, "hint": hint}}
+    print(json.dumps(value, ensure_ascii=False))
 
 
 if __name__ == "__main__":

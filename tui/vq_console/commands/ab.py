@@ -59,6 +59,9 @@ def run_ab_command(args: argparse.Namespace) -> ExitCode:
     from vq_console.core.errors import UsageError
 
     gates = parse_gates(args.fail_on)
+    for minutes in (args.latency_minutes, args.quality_minutes):
+        if minutes is not None and not 0 < minutes < 1e4:
+            raise UsageError(f"a budget of {minutes:g} minutes cannot be meant", "give a number above 0")
     if args.prompts and not Path(args.prompts).is_file():
         raise UsageError(f"{args.prompts}: no such file", "--prompts takes a JSONL file of requests")
     both = args.latency == args.quality

@@ -54,6 +54,12 @@ def parse_arm(
             raise UsageError(f"{text!r}: a name is missing after the colon", f"for example {prefix}:my-name")
         return ArmSpec(PREFIXES[prefix], rest)
     if text.startswith(("http://", "https://")):
+        try:
+            known = bool(urlsplit(text).hostname)
+        except ValueError:
+            known = False
+        if not known:
+            raise UsageError(f"{text!r} is no URL", "for example http://127.0.0.1:8000")
         return ArmSpec("url", text.rstrip("/"))
     if "/" in text or text.endswith(".toml"):
         return ArmSpec("profile", text)

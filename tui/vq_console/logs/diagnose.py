@@ -50,7 +50,15 @@ def diagnose(run: Run, *, final: bool = False) -> Diagnosis:
         return _make("startup-interrupted", "error", stop)
     if final and not lines:
         return _make("root-cause-not-in-log", "unknown", None, explanation="The log is empty.")
+    if final and not _is_vllm(run, lines):
+        words = "Nothing in this text looks like a line of a vLLM log, so nothing can be said about a server."
+        return _make("root-cause-not-in-log", "unknown", None, explanation=words)
     return _without_failure(run, context, lines, final=final)
+
+
+def _is_vllm(run: Run, lines: list[LogLine]) -> bool:
+    """Whether anything is known from the text: a fact, a mark of the start-up, or a line with a level or a process."""
+    return bool(run.sheet.lines or run.marks) or any(line.level or line.process for line in lines)
 
 
 def context_of(run: Run, lines: list[LogLine]) -> Context:

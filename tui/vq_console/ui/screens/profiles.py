@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -269,7 +268,6 @@ class ProfilesScreen(ProfileActions):
         if self.has_class("-narrow") and not self._form_first:
             self.action_pane()
         shown = self.query_one(ProfileForm).toggle_text()
-        self.console_app.remember(replace(self.console_app.settings, toml=shown))
         if not shown:
             self.fill()
 
