@@ -120,7 +120,7 @@ def _make_several(args: argparse.Namespace) -> ExitCode:
     from copy import copy
     from pathlib import Path
 
-    from vq_console.core.errors import UsageError
+    from vq_console.core.errors import UsageError, VqError
     from vq_console.quantize.run import make, prepare, refuse, result_label
 
     if args.dry_run or args.detach or args.profile:
@@ -135,18 +135,27 @@ def _make_several(args: argparse.Namespace) -> ExitCode:
     for prepared in wanted:
         say(f"{result_label(prepared.judged)} into {prepared.judged.request.out}")
         started: list[Job] = []
-        result = make(prepared, say, on_job=started.append)
-        results.append({**_judged_json(prepared), **result, "job": started[0].name, "log": str(started[0].log)})
+        about = {"label": result_label(prepared.judged), **_judged_json(prepared)}
+        try:
+            result = make(prepared, say, on_job=started.append)
+        except VqError as error:
+            # One that cannot be made says nothing about the others.
+            say(f"✗ {error}")
+            result = {"error": {"message": error.message, "hint": error.hint}}
+        results.append({**about, **result, "job": started[0].name, "log": str(started[0].log)})
     if args.json:
         emit("vq-console/quantize/1", {"results": results})
     else:
         print(_results_table(results))
-    return ExitCode.DONE
+    return ExitCode.NO if any("error" in result for result in results) else ExitCode.DONE
 
 
 def _results_table(results: list[dict[str, Any]]) -> str:
     rows = []
     for result in results:
+        if "error" in result:
+            rows.append([result["label"], *["–"] * 5, result["error"]["message"][:60]])
+            continue
         kld = result.get("kld")
         measured = ["–"] * 4
         if kld:
@@ -265,6 +274,8 @@ def _emit(args: argparse.Namespace, result: dict[str, Any], job: Job, prepared: 
 
     print(f"{result['out']}: {result['size_gib']:.2f} GiB, made and verified in {seconds_text(result['seconds'])}")
     kld = result.get("kld")
+    if result.get("kld_error"):
+        print(f"its divergence could not be measured: {result['kld_error']}")
     if kld:
         print(
             f"divergence from its source: {kld['value']:.4f} nats per token "

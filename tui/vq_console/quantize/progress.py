@@ -43,7 +43,9 @@ class Progress:
             return self._inside(within, f"layer {number} of {total}")
         bar = _BAR.search(line)
         if bar:
-            return self._inside(None, f"{bar['words'].lower()} {bar['percent']} %")
+            layer_words = self.detail.partition(":")[0] if self.detail.startswith("layer ") else ""
+            words = f"{bar['words'].lower()} {bar['percent']} %"
+            return self._inside(None, f"{layer_words}: {words}" if layer_words else words)
         return False
 
     def eta_s(self, passed_s: float) -> float | None:

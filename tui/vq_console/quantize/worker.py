@@ -115,7 +115,13 @@ def _make(request: Request, folder: Path, part: Path, state: _State) -> dict[str
     problems = verify(part, judged, source)
     if problems:
         raise ToolError(f"the result is not whole: {'; '.join(problems[:3])}", f"log: {folder / jobs.LOG}")
-    measured = _measure(judged, source, part, python, folder, state) if judged.request.measure else None
+    measured, trouble = None, None
+    if judged.request.measure:
+        try:
+            measured = _measure(judged, source, part, python, folder, state)
+        except ToolError as error:
+            # The checkpoint is whole all the same.
+            trouble = strip_control(error.message)
     _describe(part, folder, judged, source, tool, seconds, measured)
     os.rename(part, request.out)
     append_jsonl(
@@ -145,6 +151,7 @@ def _make(request: Request, folder: Path, part: Path, state: _State) -> dict[str
         "tool": tool,
         "recipe": str(request.out / RECIPE),
         "kld": measured,
+        "kld_error": trouble,
     }
 
 
