@@ -27,9 +27,19 @@ class FrozenHub(Hub):
 
 def h200(index: int = 0) -> Gpu:
     return Gpu(
-        index, "NVIDIA H200", f"GPU-{index}", "9.0", 143155, 99020, 83, 612.0, 700.0, 61, 1980,
+        index,
+        name="NVIDIA H200",
+        uuid=f"GPU-{index}",
+        sm="9.0",
+        memory_total_mib=143155,
+        memory_used_mib=99020,
+        utilization_pct=83,
+        power_w=612.0,
+        power_limit_w=700.0,
+        temperature_c=61,
+        sm_clock_mhz=1980,
         processes=(GpuProcess(411, 28467, "ann", "VLLM::EngineCor"),),
-    )  # fmt: skip
+    )
 
 
 def server(
