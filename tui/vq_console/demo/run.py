@@ -8,8 +8,8 @@ from vq_console.compare.run import AbOutcome, AbSettings, run_ab
 from vq_console.core.errors import EngineError, LaunchError
 from vq_console.demo.prepare import Prepared, prepare, save_demo_profile
 
-LATENCY_BUDGET_S = 165.0
-QUALITY_BUDGET_S = 110.0
+LATENCY_BUDGET_S = 155.0
+QUALITY_BUDGET_S = 95.0
 """Two servers on two cores end within eight minutes with these; a GPU needs far less."""
 
 
