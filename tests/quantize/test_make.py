@@ -120,6 +120,7 @@ FAILURES = [
     pytest.param({"say": "RuntimeError: shapes do not fit", "exit": 1}, "shapes do not fit", id="error"),
     pytest.param({"say": "OSError: [Errno 28] No space left on device", "exit": 1}, "disk is full", id="disk"),
     pytest.param({"kill": int(signal.SIGKILL)}, "main memory ran out", id="killed"),
+    pytest.param({"kill": int(signal.SIGTERM)}, "ended by SIGTERM", id="ended"),
     pytest.param({"say": "DefaultCPUAllocator: can't allocate memory", "exit": 1}, "memory ran out", id="memory"),
 ]
 

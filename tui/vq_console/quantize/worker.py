@@ -245,6 +245,8 @@ def _failure(log: Path, what: str, code: int) -> ToolError:
             f"{what}: the tool was killed, most likely because main memory ran out",
             f"fewer --samples, a shorter --sequence-length, or a data-free scheme; log: {log}",
         )
+    if code < 0:
+        return ToolError(f"{what}: the tool was ended by {signal.Signals(-code).name}", f"log: {log}")
     if "No space left on device" in text:
         return ToolError(f"{what}: the disk is full", f"make room and run it again; log: {log}")
     if "out of memory" in text.lower() or "MemoryError" in text or "can't allocate memory" in text:
