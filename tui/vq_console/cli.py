@@ -10,6 +10,7 @@ import importlib
 import json
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from vq_console import __version__
 from vq_console.core.errors import ExitCode, VqError
@@ -31,8 +32,23 @@ GROUPS = (
 )
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser with every command of every group in `commands/`."""
+class _Names:
+    """Takes commands as subparsers do but keeps name and help only: `--help` does not pay for their arguments."""
+
+    def __init__(self, real: Any = None) -> None:
+        self._real = real
+
+    def add_parser(self, name: str, **words: Any) -> _Names:
+        if self._real is not None:
+            self._real._choices_actions.append(self._real._ChoicesPseudoAction(name, (), words.get("help")))
+        return _Names()
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *words, **more: _Names()
+
+
+def build_parser(*, names_only: bool = False) -> argparse.ArgumentParser:
+    """The parser with every command of every group in `commands/`; with their names alone where only help is asked."""
     parser = argparse.ArgumentParser(
         prog="vq-console",
         description="Build, launch, explain and compare quantized vLLM servers. Without a command: open the console.",
@@ -41,14 +57,14 @@ def build_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for group in GROUPS:
         module = importlib.import_module(f"vq_console.commands.{group}")
-        module.register(subparsers)
+        module.register(_Names(subparsers) if names_only else subparsers)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    parser = build_parser()
     words = list(sys.argv[1:] if argv is None else argv)
+    parser = build_parser(names_only=words in (["--help"], ["-h"]))
     try:
         args = parser.parse_args(words)
     except SystemExit as ended:
