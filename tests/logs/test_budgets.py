@@ -21,12 +21,13 @@ _END = (DATA / "cases" / "cuda-oom-at-runtime-long-prompt" / "log.txt").read_byt
 _CRASH = (DATA / "real" / "h200-vllm-0.26.0" / "gpu-busy-nvfp4.log").read_bytes()
 
 _MEASURE = (
-    "import resource, sys, time\n"
+    "import re, sys, time\n"
     "from vq_console.logs.explain import explain_path\n"
     "begin = time.process_time()\n"
     "explanation = explain_path(sys.argv[1])\n"
     "spent = time.process_time() - begin\n"
-    "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
+    # Not ru_maxrss: a child takes over the peak of the process that started it.
+    "peak = int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) / 1024\n"
     "print(explanation.diagnosis.slug, explanation.lines, f'{spent:.2f}', f'{peak:.0f}')\n"
 )
 

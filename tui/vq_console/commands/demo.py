@@ -27,6 +27,7 @@ def register(subparsers: Subparsers) -> None:
 
 def run_demo_command(args: argparse.Namespace) -> ExitCode:
     """Prepare, compare, print the verdict, offer the console."""
+    import os
     import sys
 
     if args.simulated:
@@ -48,7 +49,7 @@ def run_demo_command(args: argparse.Namespace) -> ExitCode:
     code = _show(args, run_demo(say, prepared=prepare(say, for_cpu=args.for_cpu)))
     if code is not ExitCode.DONE:
         return code
-    if not args.headless and not args.json and _has_screen():
+    if not args.headless and not args.json and _has_screen() and not os.environ.get("CI"):
         print("\nOpen the result in the console? [Y/n] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() in {"", "y", "yes"}:
             from vq_console.compare.history import find_run
@@ -87,9 +88,4 @@ def _has_screen() -> bool:
     import os
     import sys
 
-    return (
-        sys.stdin.isatty()
-        and sys.stdout.isatty()
-        and os.environ.get("TERM", "dumb") != "dumb"
-        and not os.environ.get("CI")
-    )
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
