@@ -365,6 +365,7 @@ def test_kernel_messages_and_memory_kills_are_optional() -> None:
 
 def test_environment() -> None:
     given = {"PATH": "/bin", "FORCE_COLOR": "1", "HF_TOKEN": "s3cret", "KEEP": "1", "VLLM_LOGGING_COLOR": "1"}
+    given["PYTHONDONTWRITEBYTECODE"] = "1"
     env = server_environment(
         {"VLLM_USE_DEEP_GEMM": "0"}, {"VLLM_API_KEY": "HF_TOKEN"}, python="/e/bin/python", given=given
     )
@@ -372,6 +373,9 @@ def test_environment() -> None:
     assert (env["NO_COLOR"], env["VLLM_LOGGING_COLOR"], env["KEEP"]) == ("1", "0", "1")
     assert (env["VLLM_USE_DEEP_GEMM"], env["VLLM_API_KEY"]) == ("0", "s3cret")
     assert "FORCE_COLOR" not in env
+    assert "PYTHONDONTWRITEBYTECODE" not in env, "each of the engine's processes would compile vLLM anew"
+    asked = server_environment({"PYTHONDONTWRITEBYTECODE": "1"}, {}, python=None, given={})
+    assert asked["PYTHONDONTWRITEBYTECODE"] == "1"
     with pytest.raises(MissingError, match="NOT_SET is not set"):
         server_environment({}, {"X": "NOT_SET"}, python=None, given=given)
 

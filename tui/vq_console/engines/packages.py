@@ -86,8 +86,12 @@ class _Quiet:
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's environment without what would lead another Python to this one's packages."""
+    """This process's environment without what would lead another Python to this one's packages.
+
+    Nor is an environment of the console's own kept from saving what it compiled: it is installed without bytecode.
+    """
     leave = {
+        "PYTHONDONTWRITEBYTECODE",
         "PYTHONPATH",
         "PYTHONHOME",
         "PYTHONSTARTUP",

@@ -9,8 +9,19 @@ from vq_console.core.errors import MissingError
 
 QUIET_OUTPUT: Mapping[str, str] = {"NO_COLOR": "1", "VLLM_LOGGING_COLOR": "0", "PYTHONUNBUFFERED": "1"}
 """Plain whole lines in the log: no colours, nothing held back in a buffer."""
-DROPPED = ("FORCE_COLOR", "CLICOLOR_FORCE", "PYTHONHOME", "__PYVENV_LAUNCHER__", "PYTHONSAFEPATH")
-"""Variables of the console's own interpreter or terminal that would mislead the engine's."""
+DROPPED = (
+    "FORCE_COLOR",
+    "CLICOLOR_FORCE",
+    "PYTHONHOME",
+    "__PYVENV_LAUNCHER__",
+    "PYTHONSAFEPATH",
+    "PYTHONDONTWRITEBYTECODE",
+)
+"""Variables of the console's own interpreter or terminal that would mislead the engine's.
+
+Without bytecode each of an engine's three processes compiles vLLM and torch anew, which doubles the time of a start;
+a profile that wants it so says so in `[env]`.
+"""
 
 
 def server_environment(
