@@ -63,9 +63,17 @@ def test_a_slow_cpu_gets_short_ones_that_fit() -> None:
     assert top.window_s >= 2 * top.lifetime_s
 
 
+def test_an_emulated_cpu_gets_two_streams_rather_than_no_verdict() -> None:
+    """Figures of BF16 and W8A8 on two AVX2 cores that emulate both."""
+    probes = (ProbeTimes(0.52, 0.236, 64), ProbeTimes(0.59, 0.271, 64))
+    plan = choose_plan(QUICK, probes, cpu=True, left_s=190)
+    assert [level.concurrency for level in plan.levels] == [1, 2]
+    assert 6 * plan.pair_s + warmup_s(QUICK, [level.lifetime_s for level in plan.levels]) <= 190
+
+
 def test_a_hopeless_budget_still_gives_a_plan_and_says_how_many_pairs_fit() -> None:
     plan = choose_plan(QUICK, (SLOW_CPU,), cpu=True, left_s=20)
-    assert plan.output_tokens == 16
+    assert (plan.output_tokens, [level.concurrency for level in plan.levels]) == (8, [1, 2])
     assert plan.pairs_in(20) < QUICK.pairs_min
 
 

@@ -10,6 +10,7 @@ from vq_console.compare.differences import ArmSettings, confounders, find_differ
 from vq_console.compare.gates import failed_gates, parse_gates
 from vq_console.compare.placement import ArmDemand, GpuRoom, plan_placement
 from vq_console.compare.regression import compare_runs
+from vq_console.compare.run import AbSettings, share_time
 from vq_console.core.errors import UsageError
 
 
@@ -94,6 +95,20 @@ def test_what_does_not_fit_together_runs_one_at_a_time() -> None:
 
 def test_cpu_arms_are_resident_together() -> None:
     assert plan_placement(arm("A"), arm("B"), [], device="cpu").design == "co-resident"
+
+
+def test_a_run_of_fixed_length_gives_the_checks_what_the_starts_left() -> None:
+    whole = AbSettings(within_s=440)
+    quick_start, slow_start = share_time(whole, 90), share_time(whole, 250)
+    for shared, spent in ((quick_start, 90), (slow_start, 250)):
+        assert shared.latency_budget_s is not None
+        assert shared.quality_budget_s is not None
+        assert spent + shared.latency_budget_s + shared.quality_budget_s == pytest.approx(440)
+        assert shared.latency_budget_s > shared.quality_budget_s >= 60
+    late = share_time(whole, 900)
+    assert (late.latency_budget_s, late.quality_budget_s) == (60, 60), "late is no reason to measure nothing"
+    assert share_time(AbSettings(within_s=440, quality=False), 40).latency_budget_s == pytest.approx(400)
+    assert share_time(AbSettings(latency_budget_s=5), 90) == AbSettings(latency_budget_s=5)
 
 
 def test_gates() -> None:

@@ -14,7 +14,7 @@ from vq_console.core.errors import UsageError
 QUICK, STANDARD = "quick", "standard"
 
 # (prompt, output) tokens, longest first: the first that fits the budget is taken.
-QUICK_LENGTHS = ((512, 128), (256, 64), (128, 32), (96, 24), (64, 16))
+QUICK_LENGTHS = ((512, 128), (256, 64), (128, 32), (96, 24), (64, 16), (32, 8))
 STANDARD_LENGTHS = ((512, 128), (256, 96), (128, 64), (128, 32), (64, 16))
 
 
@@ -70,7 +70,9 @@ class LatencySettings:
 
     def with_levels(self, *levels: int) -> LatencySettings:
         """The same with concurrency levels of one's own, at least two different ones."""
-        if len(set(levels)) < 2 or min(levels) < 1:
+        if levels and min(levels) < 1:
+            raise UsageError(f"latency: a level of {min(levels)} streams cannot be meant", "levels are 1 or more")
+        if len(set(levels)) < 2:
             raise UsageError(
                 "latency: two different levels are needed", "A gain at batch 1 says nothing about batch 16."
             )

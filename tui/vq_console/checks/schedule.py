@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -150,28 +150,40 @@ def warmup_s(settings: LatencySettings, lifetimes: Sequence[float]) -> float:
 def choose_plan(settings: LatencySettings, probes: Sequence[ProbeTimes], *, cpu: bool, left_s: float) -> LatencyPlan:
     """The longest prompts and highest levels of which the least number of pairs fits into `left_s`, with two to spare.
 
-    Shorter requests come before fewer pairs to spare, and those before single requests at concurrency 1. Where nothing
-    fits the shortest is taken; the caller then says that the budget ends the run early.
+    Shorter requests come before fewer pairs to spare, those before single requests at concurrency 1, and two streams
+    (the fewest that share a batch) last. Where nothing fits the shortest is taken; the caller then says that the
+    budget ends the run early.
     """
     shortest: LatencyPlan | None = None
-    for spare, single in ((_SPARE_PAIRS, settings.single_requests), (0, settings.single_requests), (0, 1)):
+    for spare, single, prompt, output, levels in _candidates(settings, cpu=cpu):
         shape = replace(settings, single_requests=single)
-        for prompt, output in settings.lengths:
-            for levels in candidate_levels(settings, cpu=cpu):
-                lifetimes = {
-                    level: max(expected_lifetime(probe, prompt, output, level, cpu=cpu) for probe in probes)
-                    for level in levels
-                }
-                warm = warmup_s(settings, list(lifetimes.values()))
-                for window in dict.fromkeys((settings.window_lifetimes, 2.0)):
-                    shaped = tuple(shape_level(shape, level, lifetimes[level], lifetimes=window) for level in levels)
-                    plan = LatencyPlan(prompt, output, shaped, settings.budget_s, settings.seed)
-                    if (settings.pairs_min + spare) * plan.pair_s + warm <= left_s:
-                        return plan
-                    if shortest is None or plan.pair_s < shortest.pair_s:
-                        shortest = plan
+        lifetimes = {
+            level: max(expected_lifetime(probe, prompt, output, level, cpu=cpu) for probe in probes) for level in levels
+        }
+        warm = warmup_s(settings, list(lifetimes.values()))
+        for window in dict.fromkeys((settings.window_lifetimes, 2.0)):
+            shaped = tuple(shape_level(shape, level, lifetimes[level], lifetimes=window) for level in levels)
+            plan = LatencyPlan(prompt, output, shaped, settings.budget_s, settings.seed)
+            if (settings.pairs_min + spare) * plan.pair_s + warm <= left_s:
+                return plan
+            if shortest is None or plan.pair_s < shortest.pair_s:
+                shortest = plan
     assert shortest is not None
     return shortest
+
+
+def _candidates(settings: LatencySettings, *, cpu: bool) -> Iterator[tuple[int, int, int, int, tuple[int, ...]]]:
+    """Pairs to spare, requests at concurrency 1, prompt, output, levels: the most that is asked of an engine first."""
+    sets = candidate_levels(settings, cpu=cpu)
+    fewest = ((1, 2),) if cpu and settings.levels is None else ()
+    several = settings.single_requests
+    for spare, single, levels in (
+        *((_SPARE_PAIRS, several, sets), (0, several, sets), (0, 1, sets)),
+        *((0, several, fewest), (0, 1, fewest)),
+    ):
+        for prompt, output in settings.lengths:
+            for level_set in levels:
+                yield spare, single, prompt, output, level_set
 
 
 def refine_plan(

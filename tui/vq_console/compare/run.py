@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from vq_console.compare.progress import RunProgress
 from vq_console.compare.report import report_markdown
 from vq_console.compare.report_html import report_html
 from vq_console.compare.summary import build_summary
-from vq_console.core.errors import CheckError, VqError
+from vq_console.core.errors import CheckError, UsageError, VqError
 from vq_console.core.files import write_atomic, write_json
 from vq_console.core.places import runs_dir
 from vq_console.core.text import redact, strip_control
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from vq_console.checks.endpoint import Endpoint
     from vq_console.checks.latency_settings import LatencySettings
     from vq_console.checks.quality_data import Recording
+
+
+_LATENCY_SHARE = 0.66
+_LEAST_CHECK_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,8 @@ class AbSettings:
     seed: int | None = None
     latency_budget_s: float | None = None
     quality_budget_s: float | None = None
+    within_s: float | None = None
+    """Seconds for the whole run, starts of servers included: the checks share what the starts left."""
     keep: bool = False
     levels: tuple[int, ...] | None = None
     """Streams of the latency check; None leaves them to the mode."""
@@ -72,10 +78,10 @@ def run_ab(
 ) -> AbOutcome:
     """Compare two arms and write the run folder.
 
-    Raises VqError (with what was measured kept in the folder) when an arm does not come up or a check cannot run.
+    Raises UsageError or MissingError, and leaves no folder, for arms that cannot be compared; VqError (with what was
+    measured kept in the folder) when an arm does not come up or a check cannot run.
     """
-    a, b = prepare_arm("A", a_text, engine=settings.engine), prepare_arm("B", b_text, engine=settings.engine)
-    third = prepare_arm("R", settings.baseline, engine=settings.engine) if settings.baseline else None
+    a, b, third = _prepared(a_text, b_text, settings)
     seed = settings.seed if settings.seed is not None else secrets.randbelow(2**31)
     name = run or history.new_run_name((a.label, b.label))
     folder = runs_dir() / name
@@ -97,7 +103,7 @@ def run_ab(
     state = history.FAILED
     try:
         with _cancel_on_signals(progress):
-            summary = _compare(a, b, third, settings, seed, name, folder, progress)
+            summary = _compare(a, b, third, settings, seed, name, folder, progress, started)
         state = history.PARTIAL if summary["partial"] else history.FINISHED
         summary["how"]["minutes"] = round((time.time() - started) / 60, 1)
         report = write_outputs(folder, summary)
@@ -114,8 +120,30 @@ def run_ab(
         write_json(folder / "run.json", {**head, "state": state, "ended": time.time()})
 
 
+def _prepared(a_text: str, b_text: str, settings: AbSettings) -> tuple[Arm, Arm, Arm | None]:
+    """The arms, seen to be there before anything is started or written."""
+    named = [("A", a_text), ("B", b_text), *([("R", settings.baseline)] if settings.baseline else [])]
+    arms = [prepare_arm(side, text, engine=settings.engine, api_key_env=settings.api_key_env) for side, text in named]
+    a, b = arms[0], arms[1]
+    if b.spec.kind == "reference":
+        raise UsageError(
+            f"{b.label} is a recorded baseline and cannot answer", "name it as the first arm, or with --baseline"
+        )
+    if a.spec.kind == "reference" and not settings.quality:
+        raise UsageError(f"{a.label} is a recorded baseline: it has no speed", "compare its quality, with --quality")
+    return a, b, arms[2] if len(arms) > 2 else None
+
+
 def _compare(
-    a: Arm, b: Arm, third: Arm | None, settings: AbSettings, seed: int, name: str, folder: Path, progress: RunProgress
+    a: Arm,
+    b: Arm,
+    third: Arm | None,
+    settings: AbSettings,
+    seed: int,
+    name: str,
+    folder: Path,
+    progress: RunProgress,
+    started: float,
 ) -> dict[str, Any]:
     placement = place_arms(a, b, third)
     progress.event("plan", f"{placement.design}: {placement.why}")
@@ -134,6 +162,7 @@ def _compare(
         for arm in (a, b, *((third,) if third else ())):
             open_arm(arm, placement, progress, opened, api_key_env=settings.api_key_env)
             keep_arm(arm, folder)
+        settings = share_time(settings, time.time() - started)
         recorded = [arm.label for arm in (a, b) if arm.spec.kind == "reference"]
         if recorded:
             validity.append({"flag": "no-latency", "detail": f"{', '.join(recorded)} is a recording: it has no speed"})
@@ -147,6 +176,16 @@ def _compare(
             validity += flags
         partial = progress.cancelled()
     return summarize(a, b, placement, settings, seed, name, latency, quality, validity, partial)
+
+
+def share_time(settings: AbSettings, spent_s: float) -> AbSettings:
+    """The same with budgets for both checks, when the run as a whole has one: shares of what is left of it. Pure."""
+    if settings.within_s is None:
+        return settings
+    left = settings.within_s - spent_s
+    latency = max(left * _LATENCY_SHARE, _LEAST_CHECK_S) if settings.quality else max(left, _LEAST_CHECK_S)
+    quality = max(left - latency, _LEAST_CHECK_S) if settings.latency else max(left, _LEAST_CHECK_S)
+    return replace(settings, latency_budget_s=latency, quality_budget_s=quality)
 
 
 def endpoint_of(arm: Arm) -> Endpoint:
