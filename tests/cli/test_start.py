@@ -64,3 +64,16 @@ def test_errors_are_json_where_json_was_asked_for(vq_home: Path) -> None:
     value = json.loads(done.stdout)
     assert value["schema"] == "vq-console/error/1"
     assert "no-such-arm" in value["error"]["message"]
+
+
+@pytest.mark.parametrize("much", [False, True])
+def test_a_reader_that_leaves_does_not_change_the_answer(vq_home: Path, tmp_path: Path, much: bool) -> None:
+    """`explain … | head -1` under `set -o pipefail`: the log is still a failed one."""
+    log = tmp_path / "log"
+    log.write_text("ValueError: boom\n" if not much else f"ValueError: {'boom ' * 40_000}\n")
+    read, write = os.pipe()
+    os.close(read)
+    words = [sys.executable, "-m", "vq_console", "explain", str(log), "--json"]
+    done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, text=True, env=os.environ.copy())
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from e2e.vq import processes_of, vq, vq_json
+from e2e.vq import vq_json
 from vq_console.demo.pair import CPU_ARGS, CPU_ENV
 from vq_console.profiles.model import Profile
 from vq_console.profiles.store import save_profile
@@ -20,17 +19,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 
-@pytest.fixture
-def home(vq_home: Path) -> Iterator[Path]:
-    """A console home; afterwards no process of it lives and no shared memory segment is new."""
-    before = set(Path("/dev/shm").iterdir())
-    yield vq_home
-    vq("stop", "--all", code=None)
-    assert processes_of(vq_home) == []
-    assert set(Path("/dev/shm").iterdir()) - before == set()
-
-
-def test_two_real_servers_to_a_verdict(home: Path, prepared: Prepared) -> None:
+def test_two_real_servers_to_a_verdict(clean_home: Path, prepared: Prepared) -> None:
     for scheme in prepared.pair:
         model = prepared.models[scheme]
         save_profile(Profile(f"real-{scheme}", model, args=dict(CPU_ARGS), env=dict(CPU_ENV)))

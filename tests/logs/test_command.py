@@ -80,6 +80,26 @@ def test_as_a_filter_in_a_pipe() -> None:
     assert json.loads(result.stdout)["diagnosis"] == "kv-cache-no-memory"
 
 
+def test_without_standard_input() -> None:
+    program = f"import sys; sys.stdin = None; sys.argv = ['x', 'explain', '-']\n{_PROGRAM}"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 3
+    assert done.stderr.startswith("standard input is closed")
+
+
+@pytest.mark.parametrize(
+    ("text", "title"), [(b"", "The log is empty"), (b"Dear diary,\ntoday nothing happened.\n", "No log of vLLM")]
+)
+def test_what_is_no_log_is_not_called_cut_off(text: bytes, title: str) -> None:
+    result = _run("-", stdin=text)
+    words = result.stdout.decode()
+    assert result.returncode == 1
+    assert words.startswith(f"{title}  [root-cause-not-in-log]")
+    assert "wrapper" not in words
+    assert "Scroll up" not in words
+
+
 def test_words_for_a_person() -> None:
     words = _run(str(_CASES / "free-memory-less-than-util-a6000" / "log.txt")).stdout.decode()
     assert words.startswith("GPU memory is used by something else  [gpu-memory-busy]")

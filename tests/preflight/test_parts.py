@@ -53,6 +53,16 @@ def test_spans_hold_both_ways_and_never_the_unknown() -> None:
         span("<=0.24")
 
 
+@pytest.mark.parametrize("args", [{"uds": "/run/vllm.sock"}, {"headless": True}, {"grpc": True}])
+def test_what_listens_on_no_http_port_is_refused(args: dict[str, object]) -> None:
+    (finding,) = [f for f in plan_of({"vllm_version": "0.32.0", "args": args}).findings if f.rule == "no-http-port"]
+    assert finding.severity == "error"
+    assert finding.patch is not None
+    assert finding.patch.remove_args == tuple(args)
+    off = dict.fromkeys(args, False)
+    assert "no-http-port" not in {f.rule for f in plan_of({"vllm_version": "0.32.0", "args": off}).findings}
+
+
 def test_between_two_releases_both_count() -> None:
     assert neighbours((0, 26, 0)) == ((0, 24, 0), (0, 27, 1))
     assert neighbours(READ[-1]) == (READ[-1],)

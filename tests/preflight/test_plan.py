@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def test_argv_is_launch_model_flags_and_the_launchers_choices() -> None:
         "--host=127.0.0.1",
         "--port=8123",
         "--served-model-name=llama-fp8",
+        "--disable-access-log-for-endpoints=/health,/metrics",
     )
     assert (plan.host, plan.port, plan.served_model) == ("127.0.0.1", 8123, "llama-fp8")
 
@@ -59,6 +61,24 @@ def test_what_the_profile_says_of_host_port_and_name_wins() -> None:
     position = plan.argv.index("--served-model-name")
     assert plan.argv[position + 1 : position + 3] == ("a", "b")
     assert sum(item.startswith("--port") for item in plan.argv) == 1
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"disable-access-log-for-endpoints": "/v1/models"},
+        {"disable_uvicorn_access_log": True},
+        {"log_config_file": "/etc/log.json"},
+    ],
+)
+def test_a_profile_that_speaks_of_its_access_log_is_left_alone(args: dict[str, Any]) -> None:
+    assert not any("/health" in item for item in _plan(Profile("p", LLAMA, args=args)).argv)
+
+
+def test_an_old_vllm_without_the_flag_does_not_get_it() -> None:
+    catalogue = replace(snapshot("0.33.0"), flags={"port": snapshot("0.33.0").flags["port"]})
+    plan = make_plan(Profile("p", LLAMA), Target(H200), engine=ENGINE, catalogue=catalogue)
+    assert not any("access-log" in item for item in plan.argv)
 
 
 def test_a_second_server_has_its_own_name() -> None:

@@ -7,6 +7,7 @@ It logs the few lines that vLLM logs, binds early and listens late like vLLM, se
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -40,7 +41,8 @@ running = 0
 
 def say(text: str) -> None:
     now = time.strftime("%m-%d %H:%M:%S")
-    print(f"(APIServer pid={os.getpid()}) INFO {now} [child.py:1] {text}", flush=True)
+    with contextlib.suppress(OSError):  # as logging does: a full disk ends no server
+        print(f"(APIServer pid={os.getpid()}) INFO {now} [child.py:1] {text}", flush=True)
 
 
 def leave_grandchild(kind: str) -> None:

@@ -38,6 +38,10 @@ QUICK: dict[str, Any] = {
 }
 
 
+twenty_times = pytest.mark.parametrize("turn", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, 20))])
+"""Once in `make test`, twenty times in `make soak`."""
+
+
 class Bench:
     """Starts children as servers and waits for what tests wait for."""
 

@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from vq_console import cli
+from vq_console.core.errors import UsageError
 from vq_console.core.places import profiles_dir
 from vq_console.serving.keeping import procfs
+from vq_console.serving.launch import _check_gpus
 from vq_console.serving.registry import get_server
 
 Run = Callable[..., tuple[int, Any, str]]
@@ -134,7 +136,18 @@ def test_wrong_use_and_what_is_missing(run: Run) -> None:
     assert run("attach", "http://x", "--pid", "1")[0] == 2
     assert run("serve", "sim", "--engine", "/nowhere/python")[0] == 3
     assert run("serve", "sim", "--engine", "simulator", "--gpus", "a")[0] == 2
+    assert run("serve", "sim", "--engine", "simulator", "--gpus", "0,0")[0] == 2
+    for words in (["serve", "sim", "--timeout", "-5"], ["logs", "sim", "--tail", "-1"], ["stop", "x", "--timeout=nan"]):
+        with pytest.raises(SystemExit) as ended:
+            run(*words)
+        assert ended.value.code == 2
     assert run("stop", "--all", "--json")[1]["servers"] == []
+
+
+def test_gpus_that_are_not_there() -> None:
+    with pytest.raises(UsageError, match="no GPU 99"):
+        _check_gpus([99], simulated=False)
+    _check_gpus([99], simulated=True)
 
 
 def test_reap_shows_and_leaves(run: Run) -> None:
@@ -158,11 +171,13 @@ def test_interrupting_the_wait_leaves_the_server(bench, run: Run) -> None:
         "from vq_console import cli; cli.GROUPS = ('serve',)\n"
         "sys.exit(cli.main(['serve', 'sim', '--engine', 'simulator', '--wait']))"
     )
-    child = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL, env=dict(os.environ))
+    child = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=dict(os.environ))
     bench.wait(lambda: (profiles_dir().parents[1] / "state").exists() and _started())
     time.sleep(0.2)
     child.send_signal(signal.SIGINT)
-    assert child.wait(10) == 130
+    _, said = child.communicate(timeout=10)
+    assert child.returncode == 130
+    assert "sim goes on starting: `vq-console logs sim -f` follows it" in said
     assert bench.until("sim", "ready", timeout_s=60).name == "sim"
 
 

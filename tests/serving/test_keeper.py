@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.conftest import QUICK
+from serving.conftest import QUICK, twenty_times
 from vq_console.core.errors import LaunchError, MissingError, UsageError
 from vq_console.preflight.model import Plan
 from vq_console.serving.control import stop_server, wait_ready
@@ -27,8 +27,6 @@ from vq_console.serving.launch import Settings, start
 from vq_console.serving.model import TRANSITIONS, Identity, ServerRecord, ServerState
 from vq_console.serving.registry import get_server, is_alive, list_servers
 from vq_console.serving.view import judge, read_log, server_json
-
-twenty_times = pytest.mark.parametrize("turn", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, 20))])
 
 
 def kill(identity: Identity | None, number: int = signal.SIGKILL) -> None:
@@ -210,7 +208,8 @@ def test_a_server_that_ignores_sigterm(bench, turn: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["group", "session", "orphan"])
-def test_grandchildren_do_not_outlive_a_stop(bench, kind: str) -> None:
+@twenty_times
+def test_grandchildren_do_not_outlive_a_stop(bench, turn: int, kind: str) -> None:
     record = bench.ready(f"--grandchild={kind}", "--grandchild-ignores-term")
     living = bench.members(record)
     assert len(living) == 2, "the grandchild is known, wherever it went"
@@ -439,6 +438,48 @@ def test_truncated_log_goes_on(bench) -> None:
     _ask(record)
     bench.wait(lambda: "POST /v1/completions" in Path(record.log).read_text())
     assert "\0" not in Path(record.log).read_text(), "no hole: the server appends"
+
+
+FULL_DISK = """
+import os, sys
+from pathlib import Path
+from serving.conftest import Bench
+from vq_console.serving.control import stop_server
+from vq_console.serving.registry import get_server
+from vq_console.serving.view import server_json
+
+bench = Bench()
+record = bench.ready()
+living = bench.members(record)
+ballast = os.open(os.environ["VQ_CONSOLE_HOME"] + "/ballast", os.O_WRONLY | os.O_CREAT)
+for size in (65536, 4096, 1):
+    try:
+        while True:
+            os.write(ballast, bytes(size))
+    except OSError:
+        pass
+assert server_json(get_server("tiny"))["state"] == "ready"
+from serving.test_keeper import _ask
+_ask(record)
+ended = stop_server("tiny", timeout_s=5)
+assert ended.state.value == "stopped", ended
+assert bench.gone(*living)
+print("stopped on a full disk")
+"""
+
+
+@twenty_times
+def test_the_disk_is_full(vq_home: Path, tmp_path: Path, turn: int) -> None:
+    """A small disk of its own: a mount that only this process and its children see."""
+    vq_home.mkdir()
+    mount = f"mount -t tmpfs -o size=1m none {vq_home}"
+    if subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True).returncode:
+        pytest.skip("this kernel lets nobody mount in a namespace of their own")
+    script = f'{mount} && exec "$0" -c "$1"'
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "VQ_CONSOLE_LOCKS": str(tmp_path)}
+    words = ["unshare", "-rm", "sh", "-c", script, sys.executable, FULL_DISK]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=env)
+    assert done.stdout == "stopped on a full disk\n", done.stderr[-3000:]
 
 
 def _ask(record: ServerRecord) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from serving.conftest import twenty_times
 from vq_console.serving.control import wait_ready
 from vq_console.serving.keeping import locks, procfs
 from vq_console.serving.keeping.address import url_of, with_port
@@ -40,14 +41,16 @@ def test_a_fixed_port_of_somebody_else_is_refused(bench, taken: int) -> None:
     assert ended.identity is None, "nothing was started"
 
 
-def test_a_chosen_port_that_was_taken_meanwhile_is_replaced(bench, taken: int) -> None:
+@twenty_times
+def test_a_chosen_port_that_was_taken_meanwhile_is_replaced(bench, taken: int, turn: int) -> None:
     record = bench.ready(port=taken)
     assert record.port != taken
     assert record.url == f"http://127.0.0.1:{record.port}"
     assert procfs.listeners(record.port) <= procfs.socket_inodes(record.identity.pid)
 
 
-def test_a_listener_that_shares_the_port_unseen_is_found(bench) -> None:
+@twenty_times
+def test_a_listener_that_shares_the_port_unseen_is_found(bench, turn: int) -> None:
     """vLLM binds with SO_REUSEPORT: a second program can listen beside it and take half of the requests."""
     port = free_port()
     bench.start("--load-s", "0.8", port=port)

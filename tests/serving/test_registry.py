@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from serving.conftest import twenty_times
 from vq_console.core.errors import UsageError
 from vq_console.core.places import servers_dir
 from vq_console.serving.control import stop_server
@@ -57,7 +58,8 @@ def plant(name: str, state: dict[str, Any], **given: Any) -> Path:
     return folder
 
 
-def test_a_reused_pid_is_never_signalled(bench) -> None:
+@twenty_times
+def test_a_reused_pid_is_never_signalled(bench, turn: int) -> None:
     innocent = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
     try:
         proc = bench.wait(lambda: procfs.read_proc(innocent.pid))
@@ -124,7 +126,8 @@ def test_other_hosts_are_shown_and_not_touched(vq_home: Path) -> None:
         stop_server("far")
 
 
-def test_a_clock_that_was_set_back(bench) -> None:
+@twenty_times
+def test_a_clock_that_was_set_back(bench, turn: int) -> None:
     record = bench.ready()
     folder = Path(record.folder)
     for name in ("server.json", "state.json"):

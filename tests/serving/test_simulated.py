@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from serving.conftest import QUICK, Bench
+from serving.conftest import QUICK, Bench, twenty_times
 from vq_console.core import http
 from vq_console.core.errors import LaunchError
 from vq_console.engines.find import choose_engine
@@ -25,7 +25,10 @@ from vq_console.serving.view import server_json
 def simulated(faults: dict[str, Any] | None = None, **spec: Any) -> ServerRecord:
     value = json.dumps({"startup_s": 0.3, "faults": faults or {}, **spec})
     profile = Profile(
-        "sim", "meta-llama/Llama-3.1-8B-Instruct", args={"quantization": "fp8"}, env={"VQ_SIM_SPEC": value}
+        "sim",
+        "meta-llama/Llama-3.1-8B-Instruct",
+        args={"quantization": "fp8", "disable_access_log_for_endpoints": "/v1/models"},  # so that looks are seen
+        env={"VQ_SIM_SPEC": value},
     )
     settings = Settings(keeper={**QUICK, "token_s": 999.0})
     return launch(profile, engine=choose_engine(None, python="simulator"), settings=settings)
@@ -35,7 +38,8 @@ def ask(record: ServerRecord) -> None:
     http.post(f"{record.url}/v1/completions", {"model": record.model, "prompt": "x", "max_tokens": 2}, timeout=10)
 
 
-def test_quiet_and_then_an_engine_that_dies_with_exit_code_zero(bench: Bench) -> None:
+@twenty_times
+def test_quiet_and_then_an_engine_that_dies_with_exit_code_zero(bench: Bench, turn: int) -> None:
     simulated({"exit_zero_after": 2})
     record = wait_ready("sim", timeout_s=30)
     living = bench.members(record)
@@ -50,7 +54,8 @@ def test_quiet_and_then_an_engine_that_dies_with_exit_code_zero(bench: Bench) ->
     assert bench.gone(*living)
 
 
-def test_the_api_server_is_killed_and_its_engine_stays(bench: Bench) -> None:
+@twenty_times
+def test_the_api_server_is_killed_and_its_engine_stays(bench: Bench, turn: int) -> None:
     simulated({"orphan_engine": True, "grandchild": True})
     record = wait_ready("sim", timeout_s=30)
     living = bench.members(record)
@@ -61,6 +66,18 @@ def test_the_api_server_is_killed_and_its_engine_stays(bench: Bench) -> None:
     ended = bench.until("sim", "failed", timeout_s=30)
     assert ended.exit_code == -signal.SIGKILL
     assert bench.gone(*living), "engine, worker and the one in another session are gone"
+
+
+@twenty_times
+def test_the_engine_is_killed(bench: Bench, turn: int) -> None:
+    simulated()
+    record = wait_ready("sim", timeout_s=30)
+    living = bench.members(record)
+    core = next(proc for proc in living.values() if proc.comm.startswith("VLLM::EngineCor"))
+    assert procfs.send_signal(core.pid, core.start_ticks, signal.SIGKILL)
+    ended = bench.until("sim", "failed", timeout_s=30)
+    assert server_json(ended)["problem"]["severity"] == "unknown", "why the engine went is not in the log"
+    assert bench.gone(*living)
 
 
 def test_ready_in_the_log_but_dead_at_the_first_token(bench: Bench) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from typing import Any
 
 from vq_console import __version__
@@ -30,6 +32,8 @@ GROUPS = (
     "history",
     "demo",
 )
+_STREAMS = frozenset({None, "logs"})
+"""What ends when nobody reads it any more; everything else goes on to its answer."""
 
 
 class _Names:
@@ -54,6 +58,7 @@ def build_parser(*, names_only: bool = False) -> argparse.ArgumentParser:
         description="Build, launch, explain and compare quantized vLLM servers. Without a command: open the console.",
     )
     parser.add_argument("--version", action="version", version=f"vq-console {__version__}")
+    parser.add_argument("--ascii", action="store_true", help="open the console with ASCII symbols and lines")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for group in GROUPS:
         module = importlib.import_module(f"vq_console.commands.{group}")
@@ -73,12 +78,19 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "wrong use of the command line", "standard error says what is wrong; --help lists what there is"
             )
         raise
+    if args.ascii:
+        os.environ["VQ_CONSOLE_ASCII"] = "1"
     try:
         if args.command is None:
             from vq_console.ui.app import run_console
 
             return int(run_console())
-        return int(args.handler(args))
+        if args.command in _STREAMS:
+            return int(args.handler(args))
+        with redirect_stdout(_Answer(sys.stdout)):
+            code = int(args.handler(args))
+            sys.stdout.flush()
+            return code
     except VqError as error:
         if getattr(args, "json", False):
             _error_json(error.message, error.hint)
@@ -90,11 +102,64 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("vq-console: interrupted", file=sys.stderr)
         return int(ExitCode.PARTIAL)
     except BrokenPipeError:
-        sys.stderr.close()
+        _let_go(sys.stdout)
         return int(ExitCode.DONE)
     except OSError as error:
-        print(f"vq-console: {error}", file=sys.stderr)
-        return int(ExitCode.NO)
+        message, hint, code = _trouble(error)
+        if getattr(args, "json", False):
+            _error_json(message, hint)
+        print(f"vq-console: {message}" + (f"\n  {hint}" if hint else ""), file=sys.stderr)
+        return int(code)
+
+
+def _trouble(error: OSError) -> tuple[str, str, ExitCode]:
+    """What a file could not give or take, in words; the console's own folder is named as such."""
+    from pathlib import Path
+
+    from vq_console.core import places
+    from vq_console.core.text import strip_control
+
+    if not isinstance(error.filename, str) or not error.strerror:
+        return strip_control(str(error)), "", ExitCode.NO
+    path, said = Path(error.filename), f"{strip_control(error.filename)}: {error.strerror}"
+    homes = (places.config_dir(), places.state_dir(), places.data_dir(), places.cache_dir())
+    # Where a folder above it cannot be made, the error names that one.
+    own = next((h for h in homes if path.is_relative_to(h) or (h.is_relative_to(path) and not path.is_dir())), None)
+    if own is None:
+        return said, "", ExitCode.NO
+    given = os.environ.get(places.HOME_VARIABLE)
+    hint = f"${places.HOME_VARIABLE} says where it is" if given else "check who owns it"
+    return f"the console's folder {given or own} cannot be used: {said}", hint, ExitCode.MISSING
+
+
+class _Answer:
+    """Standard output of a command whose answer is its exit code too: a reader that went away does not change it."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+
+    def write(self, text: str) -> int:
+        try:
+            self._real.write(text)
+        except BrokenPipeError:
+            _let_go(self._real)
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._real.flush()
+        except BrokenPipeError:
+            _let_go(self._real)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def _let_go(stream: Any) -> None:
+    """Send to nowhere what nobody reads; what is still held back would fail again when the interpreter ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _error_json(message: str, hint: str) -> None:

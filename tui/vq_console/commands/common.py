@@ -22,6 +22,22 @@ def add_command(subparsers: Subparsers, name: str, help_text: str, handler: Hand
     return parser
 
 
+def count(text: str) -> int:
+    """An argument that is a whole number from 0 on."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
+    return value
+
+
+def amount(text: str) -> float:
+    """An argument that is a number from 0 on, such as seconds or GiB."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no amount from 0 on")
+    return value
+
+
 def emit(schema: str, value: Mapping[str, Any]) -> None:
     """Print the JSON answer of a command; `schema` is `vq-console/<command>/1`."""
     print(json.dumps({"schema": schema, **value}, ensure_ascii=False, indent=1, default=str))

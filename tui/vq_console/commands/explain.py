@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from vq_console.commands.common import Subparsers, add_command, emit
-from vq_console.core.errors import ExitCode
+from vq_console.core.errors import ExitCode, MissingError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +37,8 @@ def run_explain(args: argparse.Namespace) -> ExitCode:
     from vq_console.logs.explain import explain_path, explain_stream, explanation_json
 
     layers = _expected(args.profile, args.target)
+    if args.log == "-" and sys.stdin is None:
+        raise MissingError("standard input is closed", "pipe a log into it, or name a file")
     explanation = explain_stream(sys.stdin.buffer) if args.log == "-" else explain_path(args.log)
     rows = asked_vs_runs(layers, explanation.facts)
     if args.json:

@@ -35,7 +35,11 @@ def follow_start(name: str) -> ServerRecord:
             if phase.startswith("waiting"):
                 say(f"            {strip_control(phase)}")
 
-    record = wait_ready(name, on_progress=tell)
+    try:
+        record = wait_ready(name, on_progress=tell)
+    except KeyboardInterrupt:
+        say(f"{name} goes on starting: `vq-console logs {name} -f` follows it, `vq-console stop {name}` ends it")
+        raise
     say(f"ready after {seconds_text(time.monotonic() - began)}: one token came out")
     return record
 

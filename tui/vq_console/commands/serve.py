@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from vq_console.commands.common import Subparsers, add_command, confirm, emit, say, table
+from vq_console.commands.common import Subparsers, add_command, amount, confirm, count, emit, say, table
 from vq_console.core.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -27,9 +27,11 @@ def register(subparsers: Subparsers) -> None:
     serve.add_argument("--engine", metavar="PYTHON", help="interpreter of the vLLM to use, or `simulator`")
     serve.add_argument("--name", metavar="N", help="name of the server (the profile's otherwise)")
     serve.add_argument("--gpus", metavar="I,J", help="GPU indices to use")
-    serve.add_argument("--restart", metavar="N", type=int, default=0, help="start again up to N times if it dies ready")
-    serve.add_argument("--when-free", metavar="GIB", type=float, help="wait until so much memory is free")
-    serve.add_argument("--timeout", metavar="S", type=float, help="give up after so many seconds (0: never)")
+    serve.add_argument(
+        "--restart", metavar="N", type=count, default=0, help="start again up to N times if it dies ready"
+    )
+    serve.add_argument("--when-free", metavar="GIB", type=amount, help="wait until so much memory is free")
+    serve.add_argument("--timeout", metavar="S", type=amount, help="give up after so many seconds (0: never)")
     serve.add_argument("--force", action="store_true", help="start although preflight says that it will fail")
     serve.add_argument("--trust", action="store_true", help="agree to what a profile from elsewhere can do")
 
@@ -47,7 +49,7 @@ def register(subparsers: Subparsers) -> None:
     stop = add_command(subparsers, "stop", "stop a server and wait until nothing of it is left", run_stop)
     stop.add_argument("name", metavar="NAME", nargs="*")
     stop.add_argument("--all", action="store_true", help="every server that was started here")
-    stop.add_argument("--timeout", metavar="S", type=float, default=30.0, help="seconds before it is killed (30)")
+    stop.add_argument("--timeout", metavar="S", type=amount, default=30.0, help="seconds before it is killed (30)")
     stop.add_argument("--forget", action="store_true", help="also remove its record and log; detaches an attached one")
 
     restart = add_command(subparsers, "restart", "stop a server and start its profile again, as it is now", run_restart)
@@ -64,8 +66,8 @@ def register(subparsers: Subparsers) -> None:
     logs.add_argument("name", metavar="NAME")
     logs.add_argument("-f", "--follow", action="store_true", help="go on as it grows")
     part = logs.add_mutually_exclusive_group()
-    part.add_argument("--head", metavar="N", type=int, help="only the first N lines")
-    part.add_argument("--tail", metavar="N", type=int, help="only the last N lines")
+    part.add_argument("--head", metavar="N", type=count, help="only the first N lines")
+    part.add_argument("--tail", metavar="N", type=count, help="only the last N lines")
 
     reap = add_command(subparsers, "reap", "find and remove what dead servers left behind", run_reap)
     reap.add_argument("--yes", action="store_true", help="remove without asking")
@@ -200,8 +202,9 @@ def run_ps(args: argparse.Namespace) -> ExitCode:
             + (" (attached)" if server["attached"] else "")
             + (" SIMULATED" if server["simulated"] else "")
         )
-        word = server["diagnosis"] if server["state"] == "failed" else None
-        said = server["phase"] or word or server["reason"] or ""
+        # Where the log names no cause, how it ended says more than the name for that.
+        named = server["state"] == "failed" and server["diagnosis"] != "root-cause-not-in-log"
+        said = server["phase"] or (named and server["diagnosis"]) or server["reason"] or ""
         gpus = ",".join(str(index) for index in server["gpus"]) or "–"
         up = seconds_text(server["uptime_s"])
         rows.append(

@@ -49,10 +49,10 @@ def diagnose(run: Run, *, final: bool = False) -> Diagnosis:
     if context.ready_line is None and stop is not None and _still_starting(run):
         return _make("startup-interrupted", "error", stop)
     if final and not lines:
-        return _make("root-cause-not-in-log", "unknown", None, explanation="The log is empty.")
+        return _no_log("The log is empty", "There is no line in it: the server has not begun, or wrote elsewhere.")
     if final and not _is_vllm(run, lines):
         words = "Nothing in this text looks like a line of a vLLM log, so nothing can be said about a server."
-        return _make("root-cause-not-in-log", "unknown", None, explanation=words)
+        return _no_log("No log of vLLM", words)
     return _without_failure(run, context, lines, final=final)
 
 
@@ -278,6 +278,12 @@ def _make(
         explanation=words,
         fixes=fixes or general,
     )
+
+
+def _no_log(title: str, words: str) -> Diagnosis:
+    """What was given is no log to look for a cause in."""
+    fix = Fix("Give the file that holds the server's standard output and error, from its start on.")
+    return Diagnosis("root-cause-not-in-log", title, "unknown", explanation=words, fixes=(fix,))
 
 
 def _evidence(line: LogLine) -> str:

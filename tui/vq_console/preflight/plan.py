@@ -23,6 +23,8 @@ from vq_console.profiles.model import EnvRef, Profile
 DEFAULT_LAUNCH = ("vllm", "serve")
 """What a command line shows for an engine that is not at hand (a target file)."""
 _OWN = ("host", "port", "served_model_name")
+_UNLOGGED = "disable_access_log_for_endpoints"
+_ACCESS_LOG = frozenset({_UNLOGGED, "disable_uvicorn_access_log", "log_config_file", "logging_config"})
 
 
 def make_plan(
@@ -64,7 +66,7 @@ def make_plan(
     argv += (f"--host={host}",)
     if chosen_port is not None:
         argv += (f"--port={chosen_port}",)
-    argv += _served(profile, served, catalogue)
+    argv += _served(profile, served, catalogue) + _own_looks_unlogged(profile, catalogue)
 
     env, secrets = _environment(profile, gpus)
     return Plan(
@@ -103,6 +105,17 @@ def _arguments(profile: Profile) -> dict[str, Any]:
 def _served(profile: Profile, served: str, catalogue: Catalogue) -> tuple[str, ...]:
     given = profile.args.get("served_model_name")
     return serve_arguments({"served_model_name": given if given is not None else served}, catalogue.flags)
+
+
+def _own_looks_unlogged(profile: Profile, catalogue: Catalogue) -> tuple[str, ...]:
+    """The console asks for health and metrics all the time; its own looks must not fill the server's log.
+
+    Silent where the profile says anything of its access log, or this vLLM does not have the flag.
+    """
+    said = {key.replace("-", "_") for key in profile.args}
+    if _UNLOGGED not in (catalogue.flags or {}) or said & _ACCESS_LOG:
+        return ()
+    return serve_arguments({_UNLOGGED: "/health,/metrics"}, catalogue.flags)
 
 
 def _environment(profile: Profile, gpus: Sequence[int] | None) -> tuple[dict[str, str], dict[str, str]]:

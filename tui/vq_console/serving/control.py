@@ -74,10 +74,9 @@ def remember_good_run(record: ServerRecord) -> None:
 
 def launch_error(record: ServerRecord) -> LaunchError:
     """Why a server is not ready, from its log where that says more than the keeper saw."""
-    from vq_console.serving.view import read_log, tail_of
+    from vq_console.serving.view import diagnose_server, tail_of
 
-    seen = read_log(record)
-    diagnosis = seen.diagnosis if seen is not None else None
+    diagnosis = diagnose_server(record)
     message = f"{record.name} {record.state.value}: {record.reason or 'no reason is known'}"
     hint = f"`vq-console logs {record.name}` shows its log"
     if diagnosis is not None and diagnosis.severity in ("error", "unknown") and record.state is ServerState.FAILED:
@@ -85,7 +84,10 @@ def launch_error(record: ServerRecord) -> LaunchError:
         message += f"\n  {diagnosis.slug}: {diagnosis.title}{where}"
         if diagnosis.evidence:
             message += f"\n  {diagnosis.evidence}"
-        if diagnosis.fixes:
+        patched = next((fix for fix in diagnosis.fixes if fix.patch is not None), None)
+        if patched is not None:
+            hint = f"{patched.text} `vq-console fix {record.name}` does it."
+        elif diagnosis.fixes:
             hint = diagnosis.fixes[0].text
     argv = tuple(str(item) for item in record.plan.get("argv") or ())
     return LaunchError(message, hint, argv=argv, log_tail=tail_of(record))
@@ -130,7 +132,11 @@ def keep_quiet(name: str, seconds: float) -> None:
 def _tell(record: ServerRecord, command: str, value: dict[str, float]) -> None:
     if record.folder is None or record.keeper is None:
         return
-    write_json(Path(record.folder) / f"{command}.command", value, mode=0o600)
+    path = Path(record.folder) / f"{command}.command"
+    try:
+        write_json(path, value, mode=0o600)
+    except OSError:
+        path.touch(mode=0o600)  # a full disk has room for an empty file, which means the command with its defaults
     procfs.send_signal(record.keeper.pid, record.keeper.start_ticks, signal.SIGUSR1)
 
 

@@ -11,7 +11,7 @@ from vq_console.logs.model import Diagnosis, Fix
 from vq_console.preflight.model import Patch
 from vq_console.serving.model import ServerRecord
 from vq_console.serving.registry import get_server
-from vq_console.serving.view import read_log
+from vq_console.serving.view import diagnose_server
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +31,20 @@ def choose_fix(name: str, number: int | None = None) -> Chosen:
     Raises MissingError when there is no diagnosis, no patch or no profile file; UsageError for a wrong number.
     """
     record = get_server(name)
-    seen = read_log(record)
-    if seen is None or seen.diagnosis.severity == "ok" or not seen.diagnosis.fixes:
+    diagnosis = diagnose_server(record)
+    if diagnosis is None or diagnosis.severity == "ok" or not diagnosis.fixes:
         raise MissingError(f"{name}: its log shows nothing to fix", f"`vq-console logs {name}` shows it")
-    fixes = seen.diagnosis.fixes
+    fixes = diagnosis.fixes
     if number is not None and not 1 <= number <= len(fixes):
-        raise UsageError(f"there is no fix {number}; the diagnosis {seen.diagnosis.slug} has {len(fixes)}")
+        raise UsageError(f"there is no fix {number}; the diagnosis {diagnosis.slug} has {len(fixes)}")
     chosen = fixes[number - 1] if number is not None else next((fix for fix in fixes if fix.patch is not None), None)
     if chosen is None or chosen.patch is None:
         steps = "; ".join(fix.text for fix in fixes)
-        raise MissingError(f"{name}: {seen.diagnosis.slug} has no change of the profile that would mend it", steps)
+        raise MissingError(f"{name}: {diagnosis.slug} has no change of the profile that would mend it", steps)
     path = read_json(Path(record.folder or "") / "server.json").get("profile_path") if record.folder else None
     if not path:
         raise MissingError(f"{name} was not started from a profile file", "change it where it was started")
-    return Chosen(record, seen.diagnosis, chosen, chosen.patch, str(path))
+    return Chosen(record, diagnosis, chosen, chosen.patch, str(path))
 
 
 def apply_fix(chosen: Chosen) -> tuple[Path, ServerRecord]:

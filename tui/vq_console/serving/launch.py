@@ -84,6 +84,8 @@ def launch(
     if args_override:
         profile = replace(profile, args={**profile.args, **args_override})
     engine = engine or choose_engine(profile.vllm)
+    if gpus is not None and not force:
+        _check_gpus(gpus, simulated=engine.simulated)
     fixed_port = profile.args.get("port")
     plan = plan_profile(
         profile, engine=engine, port=None if fixed_port else free_port(), gpus=tuple(gpus) if gpus else None
@@ -113,6 +115,21 @@ def launch(
         asked_gpus=gpus,
         settings=settings,
     )
+
+
+def _check_gpus(gpus: Sequence[int], *, simulated: bool) -> None:
+    """Raises UsageError for indices that this machine does not have, or that are given twice."""
+    from vq_console.hardware.probe import read_machine
+
+    if len(set(gpus)) != len(gpus) or any(index < 0 for index in gpus):
+        raise UsageError(f"{','.join(map(str, gpus))} are no GPUs", "each index once, from 0 on")
+    if simulated:
+        return
+    known = [gpu.index for gpu in read_machine(processes=False).gpus]
+    absent = [index for index in gpus if index not in known]
+    if absent:
+        has = f"it has {', '.join(map(str, known))}" if known else "it shows none; on the CPU leave the choice out"
+        raise UsageError(f"this machine has no GPU {', '.join(map(str, absent))}", f"{has}; `vq-console detect` lists")
 
 
 def start(

@@ -82,6 +82,8 @@ class ServerRecord:
     folder: str | None = None
     phase: str = ""
     reason: str = ""
+    cause: str = ""
+    """Slug of the diagnosis where the keeper itself knows why it failed."""
     created: float = 0.0
     ready_at: float | None = None
     ended_at: float | None = None

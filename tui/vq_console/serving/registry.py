@@ -155,6 +155,7 @@ def record_from(given: Mapping[str, Any], state: Mapping[str, Any], folder: Path
         folder=str(folder),
         phase=str(state.get("phase") or ""),
         reason=str(state.get("reason") or ""),
+        cause=str(state.get("cause") or ""),
         created=float(given.get("created") or 0.0),
         ready_at=state.get("ready_at"),
         ended_at=state.get("ended_at"),

@@ -5,6 +5,7 @@ Owns the readers of logs, which go on where they stopped. Must never call a serv
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from vq_console.logs.follow import LogFollower
 from vq_console.logs.model import AskedVsRuns, Diagnosis, Phase
 from vq_console.logs.reader import FactReader
 from vq_console.preflight.model import LayerExpectation
+from vq_console.serving.ended import settle
 from vq_console.serving.keeping import procfs
 from vq_console.serving.model import LIVE, ServerRecord, ServerState
 
@@ -136,6 +138,29 @@ def judge(record: ServerRecord, seen: LogView | None) -> ServerRecord:
     return record
 
 
+def diagnose_server(record: ServerRecord) -> Diagnosis | None:
+    """What is wrong with a server: by its log, and where that is silent by how it ended; None before both exist."""
+    seen = read_log(record)
+    return _settled(judge(record, seen), seen)
+
+
+def _settled(record: ServerRecord, seen: LogView | None) -> Diagnosis | None:
+    found = seen.diagnosis if seen is not None else None
+    return settle(record, found, _incident(record) if record.state is ServerState.FAILED else None)
+
+
+def _incident(record: ServerRecord) -> Mapping[str, Any] | None:
+    """What the keeper wrote down when the server died unasked; None when it did not, or it cannot be read."""
+    if record.incident is None:
+        return None
+    try:
+        with open(record.incident, encoding="utf-8") as file:
+            value = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def server_json(record: ServerRecord) -> dict[str, Any]:
     """One entry of `servers[]`. Absent is None; what it says of facts and kernels comes from the log.
 
@@ -143,6 +168,7 @@ def server_json(record: ServerRecord) -> dict[str, Any]:
     """
     seen = read_log(record)
     record = judge(record, seen)
+    diagnosis = _settled(record, seen)
     return {
         "name": record.name,
         "state": record.state.value,
@@ -166,8 +192,8 @@ def server_json(record: ServerRecord) -> dict[str, Any]:
         "facts": dict(seen.facts) if seen else {},
         "phases": [{"name": phase.name, "seconds": phase.seconds} for phase in seen.phases] if seen else [],
         "asked_vs_runs": [asdict(row) for row in _asked_vs_runs(record, seen.facts)] if seen else [],
-        "diagnosis": seen.diagnosis.slug if seen else None,
-        "problem": diagnosis_json(seen.diagnosis) if seen else None,
+        "diagnosis": diagnosis.slug if diagnosis else None,
+        "problem": diagnosis_json(diagnosis) if diagnosis else None,
     }
 
 

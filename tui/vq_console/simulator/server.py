@@ -230,6 +230,8 @@ class Server:
         keys = self._arguments.flags.get("api_key")
         if keys is None:
             keys = os.environ.get("VLLM_API_KEY") or []
+        unlogged = self._arguments.text("disable_access_log_for_endpoints", "").split(",")
+        hidden = tuple(f" {path} " for path in unlogged if path)
         most = self._arguments.number("max_logprobs")
         api = Api(
             spec,
@@ -243,7 +245,9 @@ class Server:
             cache_dtype=self._arguments.text("kv_cache_dtype", "auto"),
             utilization=self._arguments.text("gpu_memory_utilization", "0.92"),
             answers=read_answers(spec.answers),
-            access=lambda line: self._log.uvicorn(line) if spec.access_log else None,
+            access=lambda line: (
+                self._log.uvicorn(line) if spec.access_log and not any(path in line for path in hidden) else None
+            ),
         )
         return engine, api
 

@@ -232,6 +232,23 @@ def port(context: Context) -> Iterator[Hit]:
         )
 
 
+@rule("no-http-port", "error", source="this console: a server is ready once a token came over its port")
+def not_on_a_port(context: Context) -> Iterator[Hit]:
+    """A server that listens somewhere else than on a TCP port, or not at all: it would never be seen ready."""
+    for name, why in (
+        ("uds", "vLLM then listens on a Unix socket and on no port"),
+        ("headless", "this process then serves nothing by itself, it only works for another node"),
+        ("grpc", "vLLM then speaks gRPC instead of HTTP"),
+    ):
+        if context.s.args.get(name) not in (None, False, ""):
+            yield Hit(
+                f"--{name}: {why}, and the console watches, checks and compares servers over HTTP on a port",
+                evidence=f"[args] {name}",
+                fix=f"Remove {name}",
+                patch=drop(name),
+            )
+
+
 @rule("cpu-illegal-instruction", "warning", source="report: a CPU build for AVX-512 dies with SIGILL on AVX2")
 def instruction_set(context: Context) -> Iterator[Hit]:
     """An AVX2-only CPU: not every CPU build of vLLM has code for it."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from vq_console.serving.keeping import locks, procfs
 
+PORT_TAKEN = "port-in-use"
+"""Slug of the diagnosis when another program has the port: the keeper sees it itself, the log may be empty."""
+
 
 def with_port(argv: list[str], old: int, new: int) -> list[str]:
     """The arguments with another value for `--port`."""

@@ -5,6 +5,7 @@ The twin of `core.files` without its imports. A full disk must never end the kee
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 
@@ -14,22 +15,47 @@ if TYPE_CHECKING:
 
 
 def write_json(path: str, value: dict[str, Any]) -> bool:
-    """Replace `path` by this object with `schema = 1`; False (and the old file) when that is not possible."""
+    """Replace `path` by this object with `schema = 1`; False (and the old file) when that is not possible.
+
+    On a full disk there is no room for a second file, but there is for the old one: then it is overwritten in place.
+    """
     temporary = f"{path}.{os.getpid()}.tmp"
+    raw = (json.dumps({"schema": 1, **value}, ensure_ascii=False, indent=1) + "\n").encode()
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump({"schema": 1, **value}, file, ensure_ascii=False, indent=1)
-            file.write("\n")
+        with open(temporary, "wb") as file:
+            file.write(raw)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError:
+    except OSError as error:
         try:
             os.unlink(temporary)
         except OSError:
             pass
-        return False
+        return error.errno in (errno.ENOSPC, errno.EDQUOT) and _overwrite(path, raw)
     return True
+
+
+def _overwrite(path: str, raw: bytes) -> bool:
+    """Put `raw` into the existing file in one write; False when it does not fit there either."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        old = os.pread(handle, 1 << 20, 0)
+        try:
+            if os.pwrite(handle, raw, 0) == len(raw):
+                os.ftruncate(handle, len(raw))
+                return True
+        except OSError:
+            pass
+        os.pwrite(handle, old, 0)
+        return False
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
 
 
 def read_json(path: str) -> dict[str, Any] | None:

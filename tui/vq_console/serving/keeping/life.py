@@ -12,7 +12,7 @@ import signal
 import time
 
 from vq_console.serving.keeping import files, gpu, locks, procfs
-from vq_console.serving.keeping.address import near_host, url_of, who_has, with_port
+from vq_console.serving.keeping.address import PORT_TAKEN, near_host, url_of, who_has, with_port
 from vq_console.serving.keeping.child import Helper, StartError, start
 from vq_console.serving.keeping.ending import Ending
 from vq_console.serving.keeping.group import Group
@@ -169,7 +169,9 @@ class Life:
         argv = self._claimed_argv()
         if argv is None:
             return
-        self.state.set("starting", phase="starting the process", argv=argv, exit_code=None, ended_at=None, reason="")
+        self.state.set(
+            "starting", phase="starting the process", argv=argv, exit_code=None, ended_at=None, reason="", cause=""
+        )
         try:
             output = self.log.open_for_child()
         except OSError as error:
@@ -202,7 +204,8 @@ class Life:
         if claimed is None and not fixed:
             claimed = locks.claim_port(host, None, self.holder)
         if claimed is None:
-            self._end("failed", f"port {port} is taken by {who_has(int(port))}" if fixed else "no port is free")
+            reason = f"port {port} is taken by {who_has(int(port))}" if fixed else "no port is free"
+            self._end("failed", reason, cause=PORT_TAKEN)
             return None
         self.port_lock = claimed[1]
         self.state.set(port=claimed[0], url=url_of(host, claimed[0], bool(self.given.get("tls"))))
@@ -265,6 +268,7 @@ class Life:
         """Somebody else listens on the port, alone or beside the server: what answers there proves nothing."""
         port = int(self.state.get("port"))
         reason = f"port {port} is taken by {who_has(port)}"
+        self.state.set(cause=PORT_TAKEN)
         self._begin_end(now, self.every["stop_timeout_s"], state="failed", reason=reason, again=self._other_port())
 
     def _other_port(self) -> str:
@@ -404,9 +408,9 @@ class Life:
             os.close(self.port_lock)
             self.port_lock = -1
 
-    def _end(self, state: str, reason: str) -> None:
+    def _end(self, state: str, reason: str, **more: str) -> None:
         self._let_go()
-        self.state.set(state, reason=reason, phase="", ended_at=time.time(), cpu_pct=None)
+        self.state.set(state, reason=reason, **more, phase="", ended_at=time.time(), cpu_pct=None)
         self.step = None
 
     def adopt(self) -> None:
