@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from e2e.vq import vq_json
-from vq_console.demo.pair import CPU_ARGS, CPU_ENV
-from vq_console.profiles.model import Profile
-from vq_console.profiles.store import save_profile
+from vq_console.demo.pair import demo_pairs
+from vq_console.demo.prepare import save_demo_profile
+from vq_console.hardware.probe import read_machine
 
 if TYPE_CHECKING:
     from conftest import Prepared
@@ -20,10 +20,11 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 
 def test_two_real_servers_to_a_verdict(clean_home: Path, prepared: Prepared) -> None:
-    for scheme in prepared.pair:
-        model = prepared.models[scheme]
-        save_profile(Profile(f"real-{scheme}", model, args=dict(CPU_ARGS), env=dict(CPU_ENV)))
-    a, b = (f"profile:real-{scheme}" for scheme in prepared.pair)
+    pair = demo_pairs("cpu", None, read_machine(processes=False).host.cpu_isa)[0]
+    assert pair.schemes == prepared.pair
+    for arm in (pair.a, pair.b):
+        save_demo_profile(arm, prepared.models[arm.scheme])
+    a, b = (f"profile:{arm.name}" for arm in (pair.a, pair.b))
     value: dict[str, Any] = vq_json(
         "ab", a, b, "--engine", prepared.engine, "--latency-minutes", "1.5", "--quality-minutes", "1.2", timeout=840
     )  # fmt: skip
