@@ -20,7 +20,7 @@ from vq_console.checks.reference import load_reference, read_head, reference_pat
 from vq_console.checks.tasks.answer_key import right_answer, wrong_answer
 from vq_console.checks.tasks.model import Answer, Item
 from vq_console.checks.tasks.registry import make_items
-from vq_console.core.errors import CheckError
+from vq_console.core.errors import CheckError, UsageError
 
 ITEMS = make_items("words", seed=1, level=2, count=30)
 
@@ -172,7 +172,7 @@ def test_names_and_paths(vq_home: Path, tmp_path: Path) -> None:
     assert reference_path("bf16") == saved
     assert reference_path("ref:bf16") == saved
     assert reference_path(str(saved)) == saved
-    with pytest.raises(CheckError, match="no recorded baseline") as caught:
+    with pytest.raises(UsageError, match="no recorded baseline") as caught:
         reference_path("int4")
     assert "bf16" in caught.value.hint
 

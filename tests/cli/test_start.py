@@ -44,7 +44,14 @@ def test_help_costs_little() -> None:
         (["ab", "x", "y", "--fail-on", "nonsense"], 2),
         (["report", "no-such-run"], 2),
         (["frobnicate"], 2),
-        (["serve", "./nowhere.toml"], 1),
+        (["serve", "./nowhere.toml"], 2),
+        (["explain", "./nowhere.log"], 2),
+        (["lint", "llama31-8b-fp8kv", "--target", "./nowhere.toml"], 2),
+        (["profiles", "import", "./nowhere.toml"], 2),
+        (["ab", "ref:nowhere", "llama31-8b-fp8kv"], 2),
+        (["ab", "http://127.0.0.1:9", "llama31-8b-fp8kv"], 3),
+        (["ab", "x", "y", "--levels", "0,-1"], 2),
+        (["history", "import", "./nowhere.tar.gz"], 2),
         (["stop", "no-such-server"], 2),
     ],
 )
@@ -55,6 +62,7 @@ def test_wrong_use_is_one_clear_line_and_no_traceback(vq_home: Path, words: list
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.strip()
+    assert not (vq_home / "state" / "runs").exists()
 
 
 def test_errors_are_json_where_json_was_asked_for(vq_home: Path) -> None:

@@ -124,7 +124,7 @@ def test_no_control_sequence_reaches_the_terminal(tmp_path: Path) -> None:
 
 def test_a_log_that_cannot_be_read() -> None:
     result = _run("/nonexistent/log")
-    assert result.returncode == 3
+    assert result.returncode == 2
     assert b"/nonexistent/log" in result.stderr
 
 

@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 
 from vq_console.cli import main
+from vq_console.commands.profiles import EXPORT_FORMATS
 from vq_console.core.places import profiles_dir
 from vq_console.profiles import store, trust
 
@@ -130,7 +131,7 @@ def test_duplicate_rename_delete(capsys: Capture) -> None:
     assert "--yes" in run(capsys, "profiles", "delete", "other", code=2)["error"]["hint"]
     assert run(capsys, "profiles", "delete", "other", "--yes")["deleted"].endswith("other.toml")
     assert run(capsys, "profiles", "delete", "llama31-8b-w4a16", "--yes", code=1)
-    assert run(capsys, "profiles", "show", "other", code=1)["error"]["message"]
+    assert run(capsys, "profiles", "show", "other", code=2)["error"]["message"]
 
 
 def test_editing_a_ready_profile_makes_your_own(capsys: Capture) -> None:
@@ -142,6 +143,90 @@ def test_editing_a_ready_profile_makes_your_own(capsys: Capture) -> None:
 def test_edit_without_anything_to_do(capsys: Capture) -> None:
     run(capsys, "profiles", "new", "x", "--model", "org/m")
     assert "nothing to change" in run(capsys, "profiles", "edit", "x", code=2)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["edit", "x", "--unset", "quantizatoin"], "--unset quantizatoin: x has none of that name"),
+        (["edit", "x", "--unset-env", "NOPE"], "--unset-env NOPE: x has none of that name"),
+        (["edit", "x", "--set", "quantization="], "no value"),
+        (["edit", "x", "--model", " "], "the model is empty"),
+        (["new", "", "--model", "org/m"], "the name is empty"),
+        (["new", "y", "--model", ""], "the model is empty"),
+        (["import", "x.toml", "--name", ""], "the name is empty"),
+    ],
+)
+def test_what_would_change_nothing_is_wrong_use(capsys: Capture, words: list[str], message: str) -> None:
+    run(capsys, "profiles", "new", "x", "--model", "org/m", "--set", "quantization=fp8")
+    before = (profiles_dir() / "x.toml").read_text()
+    assert message in run(capsys, "profiles", *words, code=2)["error"]["message"]
+    assert (profiles_dir() / "x.toml").read_text() == before
+    assert [path.name for path in profiles_dir().iterdir()] == ["x.toml"]
+
+
+def test_an_edit_that_says_the_same_is_no_change(capsys: Capture) -> None:
+    run(capsys, "profiles", "new", "x", "--model", "org/m", "--set", "quantization=fp8")
+    assert run(capsys, "profiles", "edit", "x", "--set", "quantization=fp8")["changed"] is False
+    capsys.readouterr()
+    assert main(["profiles", "edit", "x", "--set", "quantization=fp8"]) == 0
+    assert "nothing to change" in capsys.readouterr().err
+    assert run(capsys, "profiles", "edit", "x", "--set", "quantization=mxfp8")["changed"] is True
+
+
+KEY = "hf_abcdefghijklmnopqrst"
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        ("env.ODD", ["--env", f"ODD={KEY}"]),
+        ("env.PROXY", ["--env", "PROXY=http://me:geheim@host/"]),
+        ("args.hf_overrides.x", ["--set", f'hf_overrides={{x = "{KEY}"}}']),
+        ("args.chat_template", ["--set", f"chat_template=Bearer {KEY}"]),
+        ("description", ["--description", f"needs {KEY}"]),
+    ],
+)
+def test_a_secret_under_a_harmless_name_is_refused(
+    capsys: Capture, tmp_path: Path, label: str, words: list[str]
+) -> None:
+    run(capsys, "profiles", "new", "x", "--model", "org/m")
+    for action in (["new", "y", "--model", "org/m"], ["edit", "x"]):
+        error = run(capsys, "profiles", *action, *words, code=1)["error"]
+        assert f"{label}: " in error["message"]
+        assert "secret" in error["message"]
+        assert "from_env" in error["hint"]
+        assert KEY not in json.dumps(error)
+    source = tmp_path / "theirs.toml"
+    source.write_text(f'model = "org/m"\n[env]\nODD = "{KEY}"\n')
+    error = run(capsys, "profiles", "import", str(source), "--yes", code=1)["error"]
+    assert error["message"].startswith(f"{source}: env.ODD: ")
+    assert error["hint"] == 'use ODD = { from_env = "ODD" }'
+
+
+def test_what_is_not_seen_never_reaches_the_terminal(capsys: Capture) -> None:
+    run(
+        capsys,
+        "profiles",
+        "new",
+        "x",
+        "--model",
+        "org/m",
+        "--description",
+        "a\u202eb",
+        "--set",
+        "served_model_name=c\u200bd",
+    )
+    for words in (["list"], ["show", "x"], *(["export", "x", "--format", form] for form in EXPORT_FORMATS)):
+        capsys.readouterr()
+        assert main(["profiles", *words]) == 0
+        out = capsys.readouterr().out
+        assert not set(out) & {"\u202e", "\u200b"}, words
+    capsys.readouterr()
+    assert main(["profiles", "show", "x", "--json"]) == 0
+    out = capsys.readouterr().out
+    assert "\u202e" not in out
+    assert json.loads(out)["description"] == "a\u202eb"
 
 
 def test_a_flag_that_nobody_knows_is_said(capsys: Capture) -> None:
@@ -169,8 +254,15 @@ def test_import_shows_and_marks(capsys: Capture, tmp_path: Path) -> None:
         'name = "theirs"\nmodel = "org/m"\n[args]\ntrust_remote_code = true\nhost = "0.0.0.0"\n'
         '[made_on]\ngpu = "NVIDIA H200"\nkernels = ["MacheteLinearKernel"]\n'
     )
-    assert main(["profiles", "import", str(source)]) == 0
+    assert main(["profiles", "import", str(source)]) == 2
     said = capsys.readouterr().err
+    assert "say --yes" in said
+    assert not (profiles_dir() / "theirs.toml").exists()
+    waiting = run(capsys, "profiles", "import", str(source), "--trust", code=2)
+    assert waiting["imported"] == []
+    assert "--trust-remote-code" in waiting["shown"][0]["here"]["argv"]
+    assert main(["profiles", "import", str(source), "--yes"]) == 0
+    assert "would run here: " in capsys.readouterr().err
     assert "would run here: " in said
     assert "org/m --trust-remote-code" in said
     assert "there: NVIDIA H200, MacheteLinearKernel" in said
@@ -178,7 +270,7 @@ def test_import_shows_and_marks(capsys: Capture, tmp_path: Path) -> None:
     shown = run(capsys, "profiles", "show", "theirs")
     assert [risk["key"] for risk in shown["risks"]] == ["args.trust_remote_code", "args.host"]
     assert shown["trusted"] is False
-    agreed = run(capsys, "profiles", "import", str(source), "--name", "again", "--trust")
+    agreed = run(capsys, "profiles", "import", str(source), "--name", "again", "--trust", "--yes")
     assert agreed["imported"][0]["trusted"] is True
     assert "--trust-remote-code" in agreed["imported"][0]["here"]["argv"]
     assert trust.is_trusted(store.load_profile("again"))
@@ -187,11 +279,11 @@ def test_import_shows_and_marks(capsys: Capture, tmp_path: Path) -> None:
 def test_import_of_a_folder_keeps_what_works(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('model = "org/a"')
     (tmp_path / "b.toml").write_text("broken = [")
-    answer = run(capsys, "profiles", "import", str(tmp_path), code=1)
+    answer = run(capsys, "profiles", "import", str(tmp_path), "--yes", code=1)
     assert [entry["name"] for entry in answer["imported"]] == ["a"]
     assert "b.toml" in answer["failed"][0]["error"]
     assert run(capsys, "profiles", "import", str(tmp_path), "--name", "x", code=2)
-    assert run(capsys, "profiles", "import", str(tmp_path / "none.toml"), code=1)
+    assert run(capsys, "profiles", "import", str(tmp_path / "none.toml"), code=2)
 
 
 def test_export(capsys: Capture, tmp_path: Path) -> None:

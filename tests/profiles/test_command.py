@@ -101,6 +101,44 @@ def test_keys_become_references(text: str) -> None:
     assert draft.notes
 
 
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("A=1 vllm serve x && rm y", ["rm y"]),
+        ("cd /tmp; vllm serve x > log 2>&1 | tee out", ["cd /tmp", "tee out", "> log", "2>&1"]),
+        ("B=2 other; vllm serve x & vllm serve z", ["B=… other", "vllm serve z"]),
+        ("vllm serve x || curl -H 'Authorization: Bearer abcdefghijklmnop' u", ["curl -H Authorization: *** u"]),
+        ("export A=1; vllm serve x", []),
+    ],
+)
+def test_what_of_the_line_is_left_out_is_said(text: str, left: list[str]) -> None:
+    draft = read_command(text, FLAGS)
+    assert draft.model == "x"
+    said = [note.rpartition(": left out")[2] for note in draft.notes]
+    assert [note.split(": ", 1)[1] for note in said] == left
+    assert set(draft.env) <= {"A"}
+
+
+@pytest.mark.parametrize(
+    "text", ["vllm serve $(cat m)", 'vllm serve x --seed "$(date)"', "vllm serve `id`", 'vllm serve x --y "it\'s `id`"']
+)
+def test_a_value_that_a_command_would_give_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="runs another one"):
+        read_command(text, FLAGS)
+
+
+def test_backticks_in_single_quotes_are_text() -> None:
+    assert read_command("vllm serve x --chat-template 'a `b` $(c)'", FLAGS).args == {"chat_template": "a `b` $(c)"}
+
+
+def test_a_key_under_a_harmless_name_becomes_a_reference() -> None:
+    draft = read_command("ODD=hf_abcdefghijklmnop vllm serve x --seed 1", FLAGS)
+    assert draft.env == {"ODD": EnvRef("ODD")}
+    draft = read_command("vllm serve x --otlp-traces-endpoint https://me:geheim@host/", FLAGS)
+    assert draft.profile("p").args == {}
+    assert "geheim" not in repr(draft.notes)
+
+
 def test_other_variables_stay_references() -> None:
     assert read_command("X_ID=$MY_ID vllm serve m", FLAGS).env == {"X_ID": EnvRef("MY_ID")}
     assert read_command('T="${MY_T:?set it}" vllm serve m', FLAGS).env == {"T": EnvRef("MY_T")}
@@ -124,6 +162,7 @@ def test_gpus_are_a_local_choice() -> None:
         ("vllm serve 'org/m", "quotes"),
         ("vllm serve org/m other", "belongs to"),
         ("docker run", "no `vllm serve`"),
+        ("vllm serve $MODEL", "variable of that shell"),
     ],
 )
 def test_what_is_no_server(text: str, words: str) -> None:

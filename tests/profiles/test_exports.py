@@ -49,7 +49,8 @@ HARD = Profile(
     made_on={"vllm": "0.33.0", "gpu": "NVIDIA H200"},
 )
 PLAIN = Profile(name="plain", model="org/m", args={"max_model_len": 8192})
-ALL = [HARD, PLAIN, *(entry.profile for entry in list_profiles() if entry.profile is not None)]
+READY = [entry.profile for entry in list_profiles() if entry.origin == "shipped"]
+ALL = [HARD, PLAIN, *(profile for profile in READY if profile is not None)]
 SECRET = Profile(
     name="leaky",
     model="org/m",

@@ -72,6 +72,11 @@ def test_round_trip() -> None:
     assert "kv-cache-dtype" not in profile_toml(profile)
 
 
+def test_tokens_of_a_tokenizer_are_no_secrets() -> None:
+    text = BASE + '[args]\nhf_overrides = { pad_token = "<|pad|>", eos_token = "[EOS]", none_token = "" }'
+    assert parse_profile(text).args["hf_overrides"]["eos_token"] == "[EOS]"
+
+
 def test_name_falls_back_to_the_file() -> None:
     assert parse_profile('model = "m"', Path("/p/small.toml")).name == "small"
 
@@ -109,7 +114,16 @@ REFUSED = [
     (BASE + "[args]\nx = 2026-01-01", "args.x", "date cannot become an argument"),
     (BASE + "[args]\nx = nan", "args.x", "finite"),
     (BASE + "[args]\nx = { y = [inf] }", "args.x.y[0]", "finite"),
-    (BASE + '[args]\nx = "a\\u0000b"', "args.x", "NUL"),
+    (BASE + '[args]\nx = "a\\u0000b"', "args.x", "U+0000"),
+    (BASE + '[args]\nx = { y = ["a\\u001b[31mb"] }', "args.x.y[0]", "U+001B"),
+    (BASE + '[args]\nx = { "a\\u202eb" = 1 }', "args.x", "not seen"),
+    (BASE + '[env]\nX = "a\\u009bb"', "env.X", "U+009B"),
+    (BASE + 'description = "ding\\u0007"', "description", "U+0007"),
+    ('name = "x"\nmodel = "org/a\\u202eb"', "model", "not seen"),
+    ('name = "x"\nmodel = "org/a\\nb"', "model", "hub id"),
+    (BASE + '[env]\nX = "sk-abcdefghijklmnopqrst"', "env.X", 'X = { from_env = "X" }'),
+    (BASE + '[args]\nx = { api_key = "k" }', "args.x.api_key", "from_env"),
+    (BASE + '[made_on]\nrecipe = "ghp_abcdefghijklmnopqrstu"', "made_on.recipe", "secret"),
     (BASE + '[env]\nHF_TOKEN = "hf_1"', "env.HF_TOKEN", "secret"),
     (BASE + '[env]\nVLLM_API_KEY = "k"', "env.VLLM_API_KEY", "secret"),
     (BASE + "[env]\nAWS_SECRET = 1", "env.AWS_SECRET", "secret"),

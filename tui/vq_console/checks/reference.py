@@ -30,7 +30,7 @@ from vq_console.checks.quality_data import (
 from vq_console.checks.quality_facts import shape_conflict
 from vq_console.checks.tasks.model import answer_from_json, item_from_json
 from vq_console.checks.tasks.registry import VERSION as GENERATOR_VERSION
-from vq_console.core.errors import CheckError
+from vq_console.core.errors import CheckError, UsageError
 from vq_console.core.files import write_atomic
 from vq_console.core.places import references_dir
 
@@ -41,13 +41,13 @@ _PARTS = ("scores.npz", "items.json")
 
 
 def reference_path(text: str) -> Path:
-    """Where a bundle lies: a path as it is, a name among the recorded ones. Raises CheckError when there is none."""
+    """Where a bundle lies: a path as it is, a name among the recorded ones. Raises UsageError when there is none."""
     path = Path(text.removeprefix("ref:"))
     candidates = [path, references_dir() / path.name, references_dir() / f"{path.name}{SUFFIX}"]
     found = next((one for one in candidates if one.is_file()), None)
     if found is None:
         names = ", ".join(sorted(one.stem for one in references_dir().glob(f"*{SUFFIX}"))) or "none"
-        raise CheckError(f"{text!r} is no recorded baseline", f"Recorded: {names}; `vq-console reference record ARM`.")
+        raise UsageError(f"{text!r} is no recorded baseline", f"Recorded: {names}; `vq-console reference record ARM`.")
     return found
 
 

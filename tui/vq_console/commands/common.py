@@ -40,7 +40,10 @@ def amount(text: str) -> float:
 
 def emit(schema: str, value: Mapping[str, Any]) -> None:
     """Print the JSON answer of a command; `schema` is `vq-console/<command>/1`."""
-    print(json.dumps({"schema": schema, **value}, ensure_ascii=False, indent=1, default=str))
+    from vq_console.core.text import escape_hidden
+
+    text = json.dumps({"schema": schema, **value}, ensure_ascii=False, indent=1, default=str)
+    print(escape_hidden(text))
 
 
 def say(message: str = "") -> None:

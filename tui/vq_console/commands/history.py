@@ -69,11 +69,14 @@ def _list(args: argparse.Namespace) -> ExitCode:
 
     from vq_console.compare.history import list_runs
 
-    runs = list_runs()
+    every = runs = list_runs()
     if args.filter:
         runs = tuple(r for r in runs if args.filter.lower() in f"{r.name} {r.arms} {r.tags} {r.machine}".lower())
     if args.json:
         emit("vq-console/history/1", {"runs": [run.to_json() for run in runs]})
+        return ExitCode.DONE
+    if every and not runs:
+        say(f"none of the {len(every)} runs matches {args.filter!r}")
         return ExitCode.DONE
     if not runs:
         say("no runs yet: `vq-console ab A B` makes one, `vq-console demo --simulated` shows how")
@@ -128,8 +131,11 @@ def run_diff(args: argparse.Namespace) -> ExitCode:
     from vq_console.compare.history import find_run, summary_of
     from vq_console.compare.regression import compare_runs
     from vq_console.compare.report import number
+    from vq_console.core.errors import UsageError
 
     before, after = find_run(args.before), find_run(args.after)
+    if before.folder.resolve() == after.folder.resolve():
+        raise UsageError(f"both are the run {before.name}", "name two runs; `vq-console history` lists them")
     if before.arms != after.arms:
         say(f"note: not the same pair ({before.arms} and {after.arms})")
     changes = compare_runs(summary_of(before), summary_of(after))

@@ -61,6 +61,8 @@ def run_lint(args: argparse.Namespace) -> ExitCode:
     try:
         plan = plan_profile(load_profile(args.profile), engine=engine, target=target)
     except ProfileError as error:
+        # Also where there is no such file: what cannot be judged is not good.
+        error.exit_code = ExitCode.NO
         if not args.json:
             raise
         emit("vq-console/lint/1", unreadable_json(error))
@@ -168,6 +170,9 @@ def run_suggest(args: argparse.Namespace) -> ExitCode:
             for place, choice in enumerate(found.choices, 1)
         ]
         print(table(rows, ("", "way", "grade", "for", "why")))
+        for choice in found.choices:
+            if choice.make:
+                print(f"to make {choice.profile.name}: {choice.make}")
         for way, why in found.refused.items():
             print(f"✖ {way}: {why}")
     return ExitCode.DONE if found.choices else ExitCode.NO

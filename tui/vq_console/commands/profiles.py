@@ -13,6 +13,8 @@ from vq_console.core.errors import ExitCode
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from vq_console.profiles.model import Profile
+
 EXPORT_FORMATS = ("toml", "command", "python", "yaml", "compose", "systemd", "kubernetes", "ray", "multi-node")
 ALIASES = {"shell": "command", "k8s": "kubernetes", "docker-compose": "compose", "config": "yaml"}
 
@@ -148,6 +150,7 @@ def run_new(args: argparse.Namespace) -> ExitCode:
     from vq_console.profiles.format import parse_profile, profile_toml
     from vq_console.profiles.store import save_profile
 
+    _not_empty(args, "name", "named", "model")
     draft = _draft(args)
     if args.model:
         draft.model = args.model
@@ -182,25 +185,61 @@ def run_new(args: argparse.Namespace) -> ExitCode:
 
 def run_edit(args: argparse.Namespace) -> ExitCode:
     """Change a profile by options, or in the person's editor."""
-    from vq_console.profiles.store import apply_patch, find_profile, read_profile
+    from vq_console.profiles.edit import patched_text
+    from vq_console.profiles.store import apply_patch, find_profile, read_profile, read_text
 
+    _not_empty(args, "model")
     path = find_profile(args.profile)
     patch = _changes(args)
+    _are_there(args, read_profile(path))
     patch["remove_args"] = args.unset
     patch["remove_env"] = args.unset_env
     patch["set_model"] = args.model
     for key, value in (("description", args.description), ("vllm", args.vllm), ("gpu_count", args.gpu_count)):
         if value is not None:
             patch[f"set_{key}"] = value
-    written = apply_patch(path, patch) if any(patch.values()) else _edit_by_hand(path)
+    before = read_text(path)
+    if any(patch.values()) and patched_text(before, patch, path) == before:
+        written = path
+    else:
+        written = apply_patch(path, patch) if any(patch.values()) else _edit_by_hand(path)
+    changed = written != path or read_text(path) != before
     profile = read_profile(written)
     if args.json:
-        emit("vq-console/profiles/1", {**profile_json(profile), "notes": unknown_flags(profile)})
+        notes = unknown_flags(profile)
+        emit("vq-console/profiles/1", {**profile_json(profile), "changed": changed, "notes": notes})
         return ExitCode.DONE
     for note in unknown_flags(profile):
         say(f"· {plain(note)}")
-    say(f"wrote {written}")
+    say(f"wrote {written}" if changed else f"nothing to change: {written} says so already")
     return ExitCode.DONE
+
+
+def _not_empty(args: argparse.Namespace, *names: str) -> None:
+    """Refuse an option that is there and empty; left out it would mean something else."""
+    from vq_console.core.errors import UsageError
+
+    for name in names:
+        value = getattr(args, name)
+        if value is not None and not value.strip():
+            raise UsageError(f"the {name.removesuffix('d')} is empty", "leave it out, or write one")
+
+
+def _are_there(args: argparse.Namespace, profile: Profile) -> None:
+    """Refuse to remove what a profile does not have."""
+    from vq_console.core.errors import UsageError
+    from vq_console.core.text import nearest
+    from vq_console.profiles.values import argument_key
+
+    for option, keys, known in (
+        ("--unset", [argument_key(key) for key in args.unset], profile.args),
+        ("--unset-env", args.unset_env, profile.env),
+    ):
+        for key in keys:
+            if key not in known:
+                guess = nearest(key, known)
+                hint = f"did you mean {guess}?" if guess else f"it has: {', '.join(known) or 'none'}"
+                raise UsageError(f"{option} {key}: {profile.name} has none of that name", hint)
 
 
 def run_duplicate(args: argparse.Namespace) -> ExitCode:
@@ -260,6 +299,10 @@ def _changes(args: argparse.Namespace) -> dict[str, Any]:
         key, equals, text = pair.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"--set {pair}: KEY=VALUE was expected", "such as --set max_model_len=8192")
+        if not text.strip():
+            raise UsageError(
+                f"--set {pair}: no value", f"`edit --unset {key.strip()}` removes it; '\"\"' is empty text"
+            )
         changed["set_args"][key.strip()] = toml_value(text)
     for pair in args.env:
         name, equals, text = pair.partition("=")

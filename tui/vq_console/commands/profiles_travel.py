@@ -14,43 +14,64 @@ if TYPE_CHECKING:
 
 
 def run_import(args: argparse.Namespace) -> ExitCode:
-    """Show what comes, say what it can do, then keep it; a broken file of a folder does not stop the others."""
+    """Show what comes and what it would run here, ask, then keep it; a broken file of a folder does not stop the
+    others. Where nobody can be asked, nothing is kept without --yes."""
     import sys
 
     from vq_console.core.errors import UsageError, VqError
     from vq_console.profiles import share
-    from vq_console.profiles.store import read_profile
-    from vq_console.profiles.trust import trust
 
+    for name in ("name", "model"):
+        if getattr(args, name) is not None and not getattr(args, name).strip():
+            raise UsageError(f"the {name} is empty", "leave it out, or write one")
     sources = list(share.read_sources(args.source))
     if args.name and len(sources) > 1:
         raise UsageError("--name needs a single profile", f"{args.source} holds {len(sources)}")
+    can_ask = sys.stdin.isatty() and sys.stderr.isatty()
     imported: list[dict[str, Any]] = []
+    waiting: list[dict[str, Any]] = []
     failed: list[dict[str, str]] = []
     for source in sources:
         try:
             profile = share.parse_import(source, name=args.name, model=args.model)
-            if not args.json:
-                _show_import(source.name, profile)
-                asks = sys.stdin.isatty() and sys.stderr.isatty()
-                if asks and not confirm(f"import it as {profile.name}?", yes=args.yes):
-                    say("not imported")
-                    continue
-            path = share.keep_import(profile)
-            if args.trust:
-                trust(read_profile(path))
-            imported.append({**profile_json(read_profile(path)), "here": _here(profile) if args.json else None})
-            if not args.json:
-                say(f"wrote {path}")
+            here = _here(profile)
+            if not args.json or (can_ask and not args.yes):
+                _show_import(source.name, profile, here)
+            if not args.yes and not can_ask:
+                waiting.append({**profile_json(profile), "here": here})
+            elif confirm(f"import it as {profile.name}?", yes=args.yes):
+                imported.append({**_keep(profile, trusted=args.trust), "here": here})
+                if not args.json:
+                    say(f"wrote {imported[-1]['path']}")
+            else:
+                say("not imported")
         except VqError as error:
             if len(sources) == 1:
                 raise
             failed.append({"source": source.name, "error": error.message, "hint": error.hint})
             if not args.json:
                 say(f"✖ {plain(error.message)}")
+    refused = UsageError("nothing was imported: nobody can be asked here", "say --yes to import what was shown")
     if args.json:
-        emit("vq-console/profiles/1", {"imported": imported, "failed": failed})
+        answer: dict[str, Any] = {"imported": imported, "failed": failed, "shown": waiting}
+        if waiting:
+            answer["error"] = {"message": refused.message, "hint": refused.hint}
+        emit("vq-console/profiles/1", answer)
+    if waiting:
+        say(f"vq-console: {refused}")
+        return ExitCode.WRONG_USE
     return ExitCode.NO if failed else ExitCode.DONE
+
+
+def _keep(profile: Profile, *, trusted: bool) -> dict[str, Any]:
+    from vq_console.profiles.share import keep_import
+    from vq_console.profiles.store import read_profile
+    from vq_console.profiles.trust import trust
+
+    path = keep_import(profile)
+    if trusted:
+        trust(read_profile(path))
+    return profile_json(read_profile(path))
 
 
 def run_export(args: argparse.Namespace) -> ExitCode:
@@ -110,7 +131,7 @@ def run_pull(args: argparse.Namespace) -> ExitCode:
     return ExitCode.DONE
 
 
-def _show_import(source: str, profile: Profile) -> None:
+def _show_import(source: str, profile: Profile, here: dict[str, Any]) -> None:
     import shlex
 
     from vq_console.profiles.format import profile_toml
@@ -120,7 +141,6 @@ def _show_import(source: str, profile: Profile) -> None:
     say()
     say("\n".join("  " + line for line in plain(profile_toml(profile)).splitlines()))
     say()
-    here = _here(profile)
     say("would run here: " + plain(shlex.join(here["argv"])))
     if profile.made_on:
         say("there: " + plain(", ".join(_words(value) for value in profile.made_on.values())))

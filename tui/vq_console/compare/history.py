@@ -11,12 +11,14 @@ RUN/arms/A/, RUN/arms/B/     plan, facts and log of each arm
 from __future__ import annotations
 
 import hashlib
+import lzma
 import os
 import re
 import secrets
 import shutil
 import tarfile
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -216,7 +218,10 @@ def export_bundle(run: Run, target: Path) -> Path:
 
 
 def import_bundle(source: Path) -> Run:
-    """Unpack a bundle as a run of this console. Raises VqError when it is damaged, foreign or exists already."""
+    """Unpack a bundle as a run of this console. Raises UsageError when there is no such file, VqError when it is
+    damaged, foreign or exists already."""
+    if not source.is_file():
+        raise UsageError(f"{source}: no such file", "`vq-console report RUN --format bundle` makes a bundle")
     root = runs_dir()
     root.mkdir(parents=True, exist_ok=True)
     staging = root / f".import-{secrets.token_hex(4)}"
@@ -233,9 +238,9 @@ def import_bundle(source: Path) -> Run:
         if place.exists():
             raise VqError(f"{source}: a run {folder.name} exists already", "delete or rename that one first")
         os.replace(folder, place)
-    except (OSError, tarfile.TarError, ValueError) as error:
+    except (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError, ValueError) as error:
         raise VqError(
-            f"{source}: not a run bundle ({error})", "`vq-console report RUN --format bundle` makes one"
+            f"{source}: is not a run bundle, or is damaged", "`vq-console report RUN --format bundle` makes one"
         ) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)

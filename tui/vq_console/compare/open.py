@@ -66,10 +66,11 @@ def _env(plan: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def prepare_arm(side: str, text: str, *, engine: str | None) -> Arm:
-    """Resolve one ARM: read its profile, find its engine, make its plan. Starts nothing.
+def prepare_arm(side: str, text: str, *, engine: str | None, api_key_env: str | None = None) -> Arm:
+    """Resolve one ARM: read its profile, find its engine, make its plan, see that what runs answers and what was
+    recorded can be read. Starts nothing.
 
-    Raises ProfileError, EngineError, UsageError.
+    Raises ProfileError, EngineError, UsageError, and MissingError where no server answers.
     """
     arm = Arm(side, arms_module.resolve_arm(text))
     if arm.spec.kind == "profile":
@@ -91,6 +92,14 @@ def prepare_arm(side: str, text: str, *, engine: str | None) -> Arm:
             )
     elif arm.spec.kind == "server":
         arm.server = arms_module.running_server(arm.spec)
+        if arm.server is not None:
+            arms_module.server_endpoint(arm.server, arm.label)
+    elif arm.spec.kind == "url":
+        arm.endpoint = arms_module.url_endpoint(arm.spec.name, arm.label, api_key_env=api_key_env)
+    else:
+        from vq_console.checks.reference import load_reference, reference_path
+
+        load_reference(reference_path(arm.spec.name))
     return arm
 
 

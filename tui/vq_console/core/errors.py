@@ -52,9 +52,9 @@ class MissingError(VqError):
 class ProfileError(VqError):
     """A profile cannot be read or used; names the file and the key."""
 
-    def __init__(self, path: str, key: str, message: str, hint: str = "") -> None:
+    def __init__(self, path: str, key: str, message: str, hint: str = "", *, exit_code: ExitCode | None = None) -> None:
         where = f"{path}: {key}: " if key else f"{path}: "
-        super().__init__(where + message, hint)
+        super().__init__(where + message, hint, exit_code=exit_code)
         self.path = path
         self.key = key
 

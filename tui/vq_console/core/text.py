@@ -3,24 +3,47 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Iterable
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_INVISIBLE = "\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
+"""Characters that show nothing or turn the direction of text; joiners (U+200C, U+200D) are part of words and stay."""
+_HIDDEN = re.compile(f"[{_INVISIBLE}]")
+_ESCAPED = re.compile(f"[\x7f-\x9f{_INVISIBLE}]")
+_CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_INVISIBLE}]")
 _SECRET = re.compile(
     r"(?P<name>(?:api[-_]?key|hf[-_]?token|token|secret|password|authorization)['\"]?\s*[=: ]\s*['\"\[]*)"
     r"(?:Bearer\s+)?(?P<value>[^\s'\",\]}]{6,})",
     re.IGNORECASE,
 )
 _TOKEN = re.compile(
-    r"\b(hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|Bearer\s+[A-Za-z0-9._-]{12,})"
+    r"\b(?:hf_[A-Za-z0-9]{12,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|AKIA[0-9A-Z]{16}"
+    r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+|Bearer\s+[\w.-]{12,})"
 )
+_LOGIN = re.compile(r"(?<![A-Za-z0-9+.-])[a-z][a-z0-9+.-]*://[^/\s:@]+:[^/\s@]+@", re.IGNORECASE)
 
 
 def strip_control(text: str) -> str:
-    """Remove terminal control sequences, other control characters (tab and newline stay) and bidi overrides."""
+    """Remove terminal control sequences, other control characters (tab and newline stay), and characters that show
+    nothing or turn the direction of text."""
     return _CONTROL.sub("", _ANSI.sub("", text))
+
+
+def escape_hidden(json_text: str) -> str:
+    """JSON with the characters that `strip_control` removes written as escapes: the same value, safe on a terminal."""
+    return _ESCAPED.sub(lambda found: json.dumps(found[0])[1:-1], json_text)
+
+
+def has_hidden(text: str) -> bool:
+    """Whether text holds characters that show nothing or turn its direction, so that it reads as something else."""
+    return bool(_HIDDEN.search(text))
+
+
+def holds_secret(text: str) -> bool:
+    """Whether text holds what by its own shape is a key, a token or a login (`https://name:password@…`)."""
+    return bool(_TOKEN.search(text) or _LOGIN.search(text))
 
 
 def redact(text: str) -> str:

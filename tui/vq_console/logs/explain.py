@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from io import FileIO
 from typing import Any, BinaryIO
 
-from vq_console.core.errors import MissingError
+from vq_console.core.errors import MissingError, UsageError
 from vq_console.core.text import redact, strip_control
 from vq_console.logs.model import AskedVsRuns, Explanation
 from vq_console.logs.reader import FactReader
@@ -25,7 +25,7 @@ _BANNERS = ("▀▄▀".encode(), b"\\u2580\\u2584\\u2580", b"vLLM API server ve
 
 
 def explain_path(path: str | os.PathLike[str]) -> Explanation:
-    """Explain the last run in a log file. Raises MissingError when the file cannot be read."""
+    """Explain the last run in a log file. Raises UsageError when there is none, MissingError when it cannot be read."""
     return read_path(path).explanation()
 
 
@@ -45,13 +45,15 @@ def explain_stream(stream: BinaryIO) -> Explanation:
 
 
 def read_path(path: str | os.PathLike[str]) -> FactReader:
-    """A reader that has seen the whole file. Raises MissingError when the file cannot be read."""
+    """A reader that has seen the whole file. Raises as `explain_path`."""
     reader = FactReader()
     try:
         with open(path, "rb", buffering=0) as file:
             reader.number = _skip_finished_runs(file)
             for lines in whole_lines(file):
                 reader.feed(lines)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise UsageError(f"{os.fspath(path)}: {error.strerror}", "Name a log file, or - for a pipe.") from error
     except OSError as error:
         raise MissingError(
             f"{os.fspath(path)}: {error.strerror or error}", "Name a readable log file, or - for a pipe."

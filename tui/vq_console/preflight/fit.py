@@ -8,15 +8,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from vq_console.preflight.assign import assign
 from vq_console.preflight.attention import can_hold
-from vq_console.preflight.ignore import Reach, reach
 from vq_console.preflight.kv import bytes_per_token, kv_shape
 from vq_console.preflight.method import Resolution
 from vq_console.preflight.model import Fit
 from vq_console.preflight.scheme import Scheme
-from vq_console.preflight.shapes import Anatomy, Linear, anatomy, expert_count
+from vq_console.preflight.shapes import Anatomy, anatomy, expert_count
 from vq_console.preflight.situation import Situation
-from vq_console.preflight.values import as_list, real, whole
+from vq_console.preflight.values import real, whole
 from vq_console.preflight.versions import span
 
 GIB = 1024**3
@@ -255,6 +255,9 @@ def weight_bytes(situation: Situation, resolution: Resolution, shape: Anatomy | 
     quantized, sixteen, largest = _counted(situation, resolution, shape)
     if stored is not None and not resolution.online:
         resident = stored * GIB / share
+        if resolution.targets:
+            # What the files hold, less what quantizing further layers on load saves.
+            resident -= _counted(situation, replace(resolution, targets=()), shape)[0] - quantized
     elif stored is not None:
         resident = stored * GIB / share - (sixteen - quantized)
     else:
@@ -281,29 +284,10 @@ def _leftover(situation: Situation, shape: Anatomy) -> float:
     return total
 
 
-def layer_scheme(layer: Linear, resolution: Resolution, left: Reach) -> Scheme:
-    """The scheme of one kind of linear layer, after what the ignore list leaves alone altogether."""
-    scheme = resolution.moe if layer.kind == "moe" else resolution.linear
-    if scheme is None or layer.name in left.skipped:
-        return Scheme("none")
-    return scheme
-
-
-def ignored(situation: Situation, resolution: Resolution, shape: Anatomy) -> Reach:
-    """What stays in 16 bit by the ignore list that counts: online that of the flag, else that of config.json."""
-    if resolution.online:
-        patterns = as_list((situation.quant_config or {}).get("ignore"))
-    else:
-        patterns = as_list(
-            situation.fact("ignore") or situation.fact("modules_to_not_convert") or situation.fact("exclude_modules")
-        )
-    return reach(patterns, shape.linears)
-
-
 def _counted(situation: Situation, resolution: Resolution, shape: Anatomy) -> tuple[float, float, float]:
     """(bytes as quantized, bytes all in 16 bit, bytes of the widest single layer in 16 bit) on one GPU."""
     tp, pp = situation.tp, situation.pp
-    left = ignored(situation, resolution, shape)
+    shares = assign(situation, resolution, shape).shares
     gptq_blind = _gptq_without_metadata(situation, resolution)
     quantized = sixteen = largest = 0.0
     for layer in shape.linears:
@@ -311,13 +295,11 @@ def _counted(situation: Situation, resolution: Resolution, shape: Anatomy) -> tu
         elements = out * inner * layer.count / pp
         if layer.kind == "moe" and situation.on("enable_expert_parallel"):
             elements = layer.elements / (tp * pp)
-        scheme = Scheme("none") if gptq_blind else layer_scheme(layer, resolution, left)
-        bits = scheme.bits + scheme.scale_bits if scheme.quantized else 16
-        if layer.name in left.partly and layer.count:
-            share = left.partly[layer.name] / layer.count
-            bits = bits * (1 - share) + 16 * share
-        channels = out * layer.count / pp * 4 if scheme.group == -1 else 0
-        quantized += elements * bits / 8 + channels
+        for scheme, count in ((Scheme("none"), layer.count),) if gptq_blind else shares[layer.name]:
+            share = count / layer.count if layer.count else 0.0
+            bits = scheme.bits + scheme.scale_bits if scheme.quantized else 16
+            channels = out * count / pp * 4 if scheme.group == -1 else 0
+            quantized += elements * share * bits / 8 + channels
         sixteen += elements * 2
         # All experts of a layer arrive, and are quantized, as one.
         alike = layer.count / (expert_count(situation.facts) or 1) if layer.kind == "moe" else layer.count

@@ -5,8 +5,9 @@ Pure.
 
 from __future__ import annotations
 
-from vq_console.preflight.fit import ignored, layer_scheme
-from vq_console.preflight.ignore import Reach
+from collections.abc import Mapping
+
+from vq_console.preflight.assign import Shares, assign
 from vq_console.preflight.kernels import UNKNOWN, Pick, Where, linear_kernel, moe_kernel
 from vq_console.preflight.kv import resolved_kv_dtype
 from vq_console.preflight.method import Resolution, is_online
@@ -91,7 +92,7 @@ def layer_table(situation: Situation, resolution: Resolution) -> tuple[LayerExpe
     if shape is None:
         rows += _without_anatomy(situation, resolution)
     else:
-        rows += _rows(situation, resolution, shape.linears, ignored(situation, resolution, shape))
+        rows += _rows(situation, resolution, shape.linears, assign(situation, resolution, shape).shares)
     rows.append(_attention(situation))
     rows.append(_kv_cache(situation))
     rows.append(LayerExpectation("lm_head", 1, NONE.label, None, "unquantized", "left in 16 bit by every method"))
@@ -108,28 +109,19 @@ def _without_anatomy(situation: Situation, resolution: Resolution) -> list[Layer
 
 
 def _rows(
-    situation: Situation, resolution: Resolution, linears: tuple[Linear, ...], left: Reach
+    situation: Situation, resolution: Resolution, linears: tuple[Linear, ...], shares: Mapping[str, Shares]
 ) -> list[LayerExpectation]:
     grouped: dict[tuple[str, str, str | None, Grade], tuple[int, Scheme, Pick]] = {}
-
-    def put(kind: str, scheme: Scheme, pick: Pick, count: int) -> None:
-        key = (kind, scheme.label, pick.kernel, pick.grade)
-        grouped[key] = (grouped.get(key, (0, scheme, pick))[0] + count, scheme, pick)
-
     for layer in linears:
-        if not layer.count:
-            continue
-        scheme = layer_scheme(layer, resolution, left)
-        if layer.kind == "moe":
-            pick = moe_kernel(scheme, conditions(situation))
-        else:
-            pick = pick_linear(situation, scheme, (layer.shard(situation.tp),))
-        if resolution.linear is None and resolution.moe is None:
-            pick = UNKNOWN
-        plain = left.partly.get(layer.name, 0) if scheme.quantized else 0
-        if plain:
-            put(layer.kind, NONE, Pick(None, "unquantized", "the ignore list"), plain)
-        put(layer.kind, scheme, pick, layer.count - plain)
+        for scheme, count in shares[layer.name]:
+            if layer.kind == "moe":
+                pick = moe_kernel(scheme, conditions(situation))
+            else:
+                pick = pick_linear(situation, scheme, (layer.shard(situation.tp),))
+            if not resolution.schemes:
+                pick = UNKNOWN
+            key = (layer.kind, scheme.label, pick.kernel, pick.grade)
+            grouped[key] = (grouped.get(key, (0, scheme, pick))[0] + count, scheme, pick)
     rows = [_expectation(kind, count, scheme, pick) for (kind, *_), (count, scheme, pick) in grouped.items()]
     return sorted(rows, key=lambda row: (row.kind, row.grade == "unquantized", -(row.count or 0)))
 

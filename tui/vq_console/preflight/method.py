@@ -7,11 +7,14 @@ method's `override_quantization_method` in a fixed order, the first that claims 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from vq_console.preflight.model import Method
-from vq_console.preflight.scheme import ONLINE, Scheme, checkpoint_scheme, online_schemes
+from vq_console.preflight.scheme import NONE, ONLINE, Scheme, checkpoint_scheme, online_schemes
 from vq_console.preflight.situation import Situation
+from vq_console.preflight.values import as_list
 from vq_console.preflight.versions import span
 
 UNIFIED = span(">=0.24")
@@ -24,12 +27,38 @@ _GPTQ = frozenset({"gptq", "gptq_marlin", "auto_gptq", "marlin"})
 _AWQ = frozenset({"awq", "awq_marlin", "auto_awq", "marlin"})
 
 
+COMPOSES = span(">=0.32")
+"""`targets` exists, and `--quantization-config` beside a quantized checkpoint quantizes further layers on load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A pattern of layers and what quantizing on load makes of them; None where the shorthand has nothing for that
+    kind of layer."""
+
+    pattern: str
+    shorthand: str
+    linear: Scheme | None
+    moe: Scheme | None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One group of a compressed-tensors checkpoint: names and patterns of its layers, or `every` linear layer."""
+
+    scheme: Scheme
+    names: tuple[str, ...] = ()
+    every: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Resolution:
     """The method, the schemes of linear layers and experts, and why a launch would be refused.
 
     `conflict` is set when vLLM refuses the combination. `presumed` says that the checkpoint's part is a guess from
-    the model's name.
+    the model's name. `targets` are layers that `--quantization-config` quantizes on load, on top of a checkpoint where
+    `online` is not set; `groups` are there where a checkpoint does not treat all layers alike. `linear` and `moe` are
+    then the first of several schemes.
     """
 
     method: Method
@@ -38,6 +67,15 @@ class Resolution:
     online: bool = False
     conflict: bool = False
     presumed: bool = False
+    targets: tuple[Target, ...] = ()
+    groups: tuple[Group, ...] = ()
+
+    @property
+    def schemes(self) -> tuple[Scheme, ...]:
+        """Every scheme that some layer may have."""
+        several = [scheme for target in self.targets for scheme in (target.linear, target.moe)]
+        found = (self.linear, self.moe, *several, *(group.scheme for group in self.groups))
+        return tuple(dict.fromkeys(scheme for scheme in found if scheme is not None))
 
 
 def checkpoint_method(facts: object, algo: object = None) -> str | None:
@@ -94,7 +132,41 @@ def resolve(situation: Situation) -> Resolution:
     if scheme is not None and checkpoint in {"mxfp4", "gpt_oss_mxfp4"} and situation.moe is not False:
         # gpt-oss checkpoints keep attention in 16 bit; only experts are MXFP4.
         linear = Scheme("none") if situation.model_type in {"gpt_oss", ""} else scheme
-    return Resolution(method, linear, scheme, conflict=conflict, presumed=presumed)
+    targets = () if conflict else _targets(situation, on_top=True)
+    return Resolution(
+        method, linear, scheme, conflict=conflict, presumed=presumed, targets=targets, groups=_groups(facts)
+    )
+
+
+def _groups(facts: Mapping[str, Any]) -> tuple[Group, ...]:
+    """The groups of a checkpoint (`quantfacts.py`), where there is more to say than one scheme for all layers."""
+    given = facts.get("groups")
+    found = []
+    for group in given if isinstance(given, list | tuple) else ():
+        scheme = checkpoint_scheme({**facts, **group}) if isinstance(group, Mapping) else None
+        if scheme is not None:
+            names = as_list(group.get("targets"))
+            patterns = tuple(name for name in names if name.startswith("re:") or "." in name or name.endswith("_proj"))
+            found.append(Group(scheme, patterns, every=len(patterns) < len(names)))
+    return tuple(found)
+
+
+def _targets(situation: Situation, *, on_top: bool = False) -> tuple[Target, ...]:
+    """`targets` of `--quantization-config`; `on_top` of a checkpoint also its `linear` and `moe`."""
+    table = situation.quant_config
+    if not table or not COMPOSES.holds(situation.version):
+        return ()
+    given = table.get("targets")
+    if isinstance(given, Mapping):
+        found = []
+        for pattern, name in given.items():
+            schemes = online_schemes(str(name))
+            if schemes is not None:
+                linear, moe = (scheme if scheme.quantized else None for scheme in schemes)
+                found.append(Target(str(pattern), str(name), linear, moe))
+        return tuple(found)
+    linear, moe = _config_schemes(situation) if on_top else (None, None)
+    return (Target("re:.*", "linear and moe", linear, moe),) if linear or moe else ()
 
 
 def _claim(situation: Situation, checkpoint: str, asked: str | None) -> tuple[str | None, str]:
@@ -133,7 +205,13 @@ def _without_checkpoint(situation: Situation, asked: str | None) -> Resolution:
         name = "fp8_per_tensor"
     if asked == "online":
         linear, moe = _config_schemes(situation)
-        return Resolution(Method(asked, None, asked, "--quantization-config"), linear, moe, online=True)
+        targets = _targets(situation)
+        if targets:
+            linear = next((target.linear for target in targets if target.linear is not None), NONE)
+            moe = next((target.moe for target in targets if target.moe is not None), NONE)
+        return Resolution(
+            Method(asked, None, asked, "--quantization-config"), linear, moe, online=True, targets=targets
+        )
     schemes = online_schemes(asked)
     if schemes is None:
         return Resolution(Method(asked, None, asked, "--quantization"), None, None)

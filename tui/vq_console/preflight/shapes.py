@@ -20,7 +20,7 @@ class Linear:
     """`count` layers of one name: weight of `out` × `inner` elements each, cut along `split` by tensor parallelism.
 
     `parts` are the checkpoint's own names that vLLM fuses into it. `kind` is linear or moe; for experts `count`
-    counts every expert and `first` is an example of the full name.
+    counts every expert, of which each decoder layer has `per_layer`.
     """
 
     name: str
@@ -31,7 +31,12 @@ class Linear:
     parts: tuple[str, ...] = ()
     kind: Literal["linear", "moe"] = "linear"
     bias: bool = False
-    prefix: str = "model.layers.0."
+    per_layer: int = 1
+
+    @property
+    def layers(self) -> int:
+        """Decoder layers that have it."""
+        return self.count // self.per_layer
 
     @property
     def elements(self) -> int:
@@ -229,8 +234,18 @@ def _mlp(facts: Mapping[str, Any], hidden: int, layers: int) -> list[Linear] | N
             "column",
             ("mlp.experts.0.gate_proj", "mlp.experts.0.up_proj"),
             "moe",
+            per_layer=experts,
         ),
-        Linear("mlp.experts.w2", hidden, expert_inner, routed * experts, "row", ("mlp.experts.0.down_proj",), "moe"),
+        Linear(
+            "mlp.experts.w2",
+            hidden,
+            expert_inner,
+            routed * experts,
+            "row",
+            ("mlp.experts.0.down_proj",),
+            "moe",
+            per_layer=experts,
+        ),
     ]
     if dense and inner:
         result += _dense("mlp", inner, hidden, dense, False)

@@ -6,6 +6,7 @@ good at. What cannot run is kept apart with its reason.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -70,21 +71,26 @@ class _Candidate:
 _CHECKPOINTS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     (
         "FP8 checkpoint",
-        "FP8_DYNAMIC",
+        "--scheme FP8_DYNAMIC",
         {"quant_method": "compressed-tensors", "format": "float-quantized", "scheme": "FP8_DYNAMIC", "bits": 8},
     ),
     (
         "W4A16 checkpoint",
-        "W4A16",
+        "--scheme W4A16 --method gptq",
         {"quant_method": "compressed-tensors", "format": "pack-quantized", "bits": 4, "group_size": 128},
     ),
-    ("INT8 W8A8 checkpoint", "W8A8", {"quant_method": "compressed-tensors", "format": "int-quantized", "bits": 8}),
+    (
+        "INT8 W8A8 checkpoint",
+        "--scheme W8A8 --method smoothquant",
+        {"quant_method": "compressed-tensors", "format": "int-quantized", "bits": 8},
+    ),
     (
         "NVFP4 checkpoint",
-        "NVFP4",
+        "--scheme NVFP4",
         {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "bits": 4, "group_size": 16},
     ),
 )
+"""What the checkpoint is, the options of `vq-console quantize` that make it, and what its config.json would say."""
 _PREFERENCE: Mapping[str, tuple[str, ...]] = {
     "datacenter blackwell": ("nvfp4", "fp8", "mxfp8", "wna16", "none", "int8"),
     "workstation blackwell": ("fp8", "nvfp4", "wna16", "mxfp8", "none", "int8"),
@@ -162,10 +168,10 @@ def _candidates(
             continue
         found.append(_Candidate(name, {"quantization": name}, facts))
     shape = {key: value for key, value in known.items() if key not in {"weights_gib", "size_gib", "parameters"}}
-    for label, scheme_name, marks in _CHECKPOINTS:
+    for label, options, marks in _CHECKPOINTS:
         if marks.get("group_size") == 128 and (group := _group(known)) != 128:
-            marks = {**marks, "group_size": group}
-        command = f"vq-console quantize {model} --scheme {scheme_name}"
+            marks, options = {**marks, "group_size": group}, f"{options} --group-size {group}"
+        command = f"vq-console quantize {shlex.quote(model)} {options}"
         found.append(_Candidate(label, {}, {**shape, **marks}, command))
     return found
 

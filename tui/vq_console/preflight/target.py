@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vq_console.core.errors import UsageError, VqError
-from vq_console.core.text import strip_control
+from vq_console.core.text import nearest, strip_control
 from vq_console.engines.model import Catalogue, Engine
 from vq_console.hardware.model import Gpu, Machine
 from vq_console.preflight.model import Target
@@ -30,10 +30,27 @@ _TOOLS = ("gcc", "g++", "nvcc", "ninja")
 _ENVIRONMENT = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HOME")
 
 
+_NUMBERS = frozenset({
+    "gpu_count", "gpu_mem_gib", "gpu_free_gib", "host_ram_gib", "host_free_gib", "host_ram_free_gib", "shm_mib",
+    "disk_free_gib", "disk_mib_s", "nofile_soft", "nofile_hard",
+})  # fmt: skip
+_TABLES = frozenset({"checkpoint", "args", "env", "installed", "tools"})
+_LISTS = frozenset({
+    "cpu_flags", "plugins", "model_dir_files", "gpu_processes", "orphans", "checkpoint_problems",
+    "supported_architectures",
+})  # fmt: skip
+_WORDS = frozenset({
+    "vllm_version", "device", "gpu_sm", "gpu_name", "gpu", "gpu_gfx", "gfx", "driver", "torch_cuda",
+    "triton_ptxas_cuda", "kernel", "platform", "wsl", "hf_token", "model", "model_cached", "path_exists", "port_open",
+})  # fmt: skip
+TARGET_KEYS = tuple(sorted(_NUMBERS | _TABLES | _LISTS | _WORDS))
+"""What a target file may say. `checkpoint` is open: it holds config.json's own names."""
+
+
 def read_target(path: str | Path) -> Target:
     """The target that a TOML file describes: a flat table with the keys of `detect --as-target`.
 
-    Raises UsageError when the file cannot be read or is no TOML.
+    Raises UsageError naming file and key when it cannot be read, is no TOML, says nothing or something unknown.
     """
     where = Path(path)
     try:
@@ -44,9 +61,27 @@ def read_target(path: str | Path) -> Target:
         raise UsageError(f"{where}: not valid TOML: {strip_control(str(error))}") from error
     if isinstance(facts.get("lint_input"), dict):
         facts = facts["lint_input"]
-    if "checkpoint" in facts and not isinstance(facts["checkpoint"], dict):
-        raise UsageError(f"{where}: checkpoint: must be a table", 'such as checkpoint = {quant_method = "fp8"}')
+    _check(facts, where)
     return Target(facts, origin=str(where))
+
+
+def _check(facts: Mapping[str, Any], where: Path) -> None:
+    if not facts:
+        raise UsageError(f"{where}: says nothing of a machine", f"known keys: {', '.join(TARGET_KEYS)}")
+    for key, value in facts.items():
+        label = f"{where}: {strip_control(key)}"
+        if key not in TARGET_KEYS:
+            guess = nearest(key, TARGET_KEYS)
+            hint = f"did you mean `{guess}`?" if guess else f"known keys: {', '.join(TARGET_KEYS)}"
+            raise UsageError(f"{label}: unknown key", hint)
+        if key in _TABLES and not isinstance(value, dict):
+            raise UsageError(f"{label}: must be a table", 'such as checkpoint = {quant_method = "fp8"}')
+        if key in _LISTS and not isinstance(value, list | str):
+            raise UsageError(f"{label}: must be a list", 'such as plugins = ["vllm-gguf-plugin"]')
+        if key in _NUMBERS and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise UsageError(f"{label}: must be a number", "such as gpu_mem_gib = 24")
+        if key == "gpu_sm" and not re.fullmatch(r"\d{1,2}\.\d|\d{2,3}", str(value)):
+            raise UsageError(f"{label}: {value!r} is no compute capability", "such as 90 or 9.0")
 
 
 def target_here(

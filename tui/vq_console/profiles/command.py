@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from vq_console.core.errors import UsageError
+from vq_console.core.text import redact, strip_control
 from vq_console.engines.model import Flag
 from vq_console.profiles.arguments import SHORT_FORMS, takes_json_value
 from vq_console.profiles.draft import Draft
@@ -35,23 +36,71 @@ _VALUE_NAMES = frozenset({"disable_access_log_for_endpoints", "enable_log_deltas
 
 
 def read_command(text: str, flags: Mapping[str, Flag] | None = None) -> Draft:
-    """The draft of a shell command line. Raises UsageError when it starts no vLLM server or cannot be taken apart."""
+    """The draft of a shell command line; what of the line starts no server is named in its notes.
+
+    Raises UsageError when it starts no vLLM server, runs another command for a value, or cannot be taken apart.
+    """
+    if _substitutes(text):
+        raise UsageError(
+            "the command runs another one for a value ($(…) or `…`), and nothing is run here",
+            "write what that gives into the command",
+        )
     draft = Draft()
-    for words in _commands(text):
-        rest = _strip_prefixes(words, draft)
-        arguments = _server_arguments(rest, draft)
+    commands, redirected = _commands(text)
+    found: list[str] | None = None
+    left: list[str] = []
+    for words in commands:
+        mine = Draft()
+        arguments = _server_arguments(_strip_prefixes(words, mine), mine) if found is None else None
         if arguments is not None:
-            read_arguments(arguments, draft, flags)
-            return draft
-        if rest[:1] == ["export"]:
-            for word in rest[1:]:
-                assignment = _ASSIGNMENT.fullmatch(word)
-                if assignment:
-                    draft.set_env(assignment[1], assignment[2])
-    raise UsageError(
-        "no `vllm serve`, `python -m vllm.entrypoints.openai.api_server` or `docker run` in the command",
-        "quote the whole command: --from-command 'vllm serve org/model --max-model-len 8192'",
-    )
+            found = arguments
+            draft.env.update(mine.env)
+            draft.notes.extend(mine.notes)
+            draft.gpu_count, draft.vllm = mine.gpu_count or draft.gpu_count, mine.vllm
+        elif found is None and words[0] == "export":
+            for assignment in filter(None, (_ASSIGNMENT.fullmatch(word) for word in words[1:])):
+                draft.set_env(assignment[1], assignment[2])
+        else:
+            left.append(" ".join(_shown(word) for word in words))
+    if found is None:
+        raise UsageError(
+            "no `vllm serve`, `python -m vllm.entrypoints.openai.api_server` or `docker run` in the command",
+            "quote the whole command: --from-command 'vllm serve org/model --max-model-len 8192'",
+        )
+    read_arguments(found, draft, flags)
+    draft.notes.extend(f"left out, for a profile only says how to serve: {part}" for part in (*left, *redirected))
+    if draft.model and _SHELL_VARIABLE.search(draft.model):
+        raise UsageError(f"the model is a variable of that shell: {draft.model}", "write its value, or say --model")
+    return draft
+
+
+_SHELL_VARIABLE = re.compile(r"\$(?:\{?[A-Za-z_])")
+
+
+def _shown(word: str) -> str:
+    """A word of a command that is left out, without what it may hold."""
+    assignment = _ASSIGNMENT.fullmatch(word)
+    return f"{assignment[1]}=…" if assignment else redact(strip_control(word))[:80]
+
+
+def _substitutes(text: str) -> bool:
+    """Whether a shell would run a command inside this one: `$(` or a backtick outside single quotes."""
+    quote = ""
+    skip = False
+    for index, char in enumerate(text):
+        if skip:
+            skip = False
+        elif quote == "'":
+            quote = "" if char == "'" else quote
+        elif char == "\\":
+            skip = True
+        elif char == '"':
+            quote = "" if quote else char
+        elif char == "'" and not quote:
+            quote = char
+        elif char == "`" or text[index : index + 2] == "$(":
+            return True
+    return False
 
 
 def read_words(words: Sequence[str], flags: Mapping[str, Flag] | None = None) -> Draft:
@@ -64,8 +113,8 @@ def read_words(words: Sequence[str], flags: Mapping[str, Flag] | None = None) ->
     return draft
 
 
-def _commands(text: str) -> list[list[str]]:
-    """Simple commands of a shell line: operators separate them, redirections are dropped."""
+def _commands(text: str) -> tuple[list[list[str]], list[str]]:
+    """Simple commands of a shell line, which operators separate, and its redirections."""
     lexer = shlex.shlex(text.replace("\\\r\n", " ").replace("\\\n", " "), posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     lexer.commenters = ""
@@ -74,20 +123,21 @@ def _commands(text: str) -> list[list[str]]:
     except ValueError as error:
         raise UsageError(f"the command cannot be taken apart: {error}", "check its quotes") from error
     commands: list[list[str]] = [[]]
-    skip = False
+    redirected: list[str] = []
+    sign = ""
     for word in words:
         if word in _OPERATORS:
             commands.append([])
         elif set(word) <= set("<>&|") and word:
             # `2>&1` arrives as `2`, `>&`, `1`: the number before belongs to the redirection.
-            if commands[-1][-1:] in (["1"], ["2"]):
-                commands[-1].pop()
-            skip = True
-        elif skip:
-            skip = False
+            number = commands[-1].pop() if commands[-1][-1:] in (["1"], ["2"]) else ""
+            sign = number + word
+        elif sign:
+            redirected.append(f"{sign}{'' if sign.endswith('&') else ' '}{_shown(word)}")
+            sign = ""
         else:
             commands[-1].append(word)
-    return [command for command in commands if command]
+    return [command for command in commands if command], redirected
 
 
 def _strip_prefixes(words: list[str], draft: Draft) -> list[str]:

@@ -25,6 +25,8 @@ def model_facts(config: Mapping[str, Any]) -> dict[str, Any]:
     architectures = config.get("architectures")
     if isinstance(architectures, list):
         facts["architectures"] = [name for name in architectures if isinstance(name, str)]
+        if facts["architectures"]:
+            facts["architecture"] = facts["architectures"][0]
     inner = language_config(config)
     for source in (config, inner):
         facts.update({key: value for key, value in source.items() if key not in _DROPPED and _is_flat(value)})

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from vq_console.core.errors import UsageError
+from vq_console.core.text import holds_secret
 from vq_console.profiles.format import profile_from, valid_name
 from vq_console.profiles.model import EnvRef, Profile
 from vq_console.profiles.values import argument_key, is_secret_name
@@ -75,7 +76,7 @@ class Draft:
         if name == "CUDA_VISIBLE_DEVICES":
             self.gpu_count = len([part for part in value.split(",") if part.strip()]) or None
             self.notes.append(f"{name}={value} was left out: which GPUs run it is a local choice (--gpus)")
-        elif variable or is_secret_name(name):
+        elif variable or is_secret_name(name) or holds_secret(value):
             self.env[name] = EnvRef((variable[1] or variable[2]) if variable else name)
             if not variable:
                 self.notes.append(f"the value of {name} was not taken over; it is read at launch")
@@ -94,8 +95,11 @@ class Draft:
         """The finished profile; raises UsageError without a model, ProfileError for what no profile may hold."""
         if not self.model:
             raise UsageError("no model was named", "say it with --model")
+        from vq_console.profiles.share import kept_args
+
         if self.gpu_count is None:
             self.gpu_count = _gpus_by_parallelism(self.args)
+        self.args = kept_args(self.args, self.notes)
         draft = Profile(
             name=name or suggested_name(self.model, self.args),
             model=self.model,

@@ -17,7 +17,7 @@ from vq_console.core.errors import UsageError
 from vq_console.engines.model import Flag
 from vq_console.profiles.arguments import serve_arguments, takes_json_value
 from vq_console.profiles.model import EnvRef, Profile
-from vq_console.profiles.share import shared_profile, shared_toml, without_secret
+from vq_console.profiles.share import kept_args, seen, shared_profile, shared_toml, without_secret
 from vq_console.profiles.store import model_argument
 from vq_console.profiles.values import argument_key
 
@@ -77,14 +77,16 @@ def without_secrets(profile: Profile) -> tuple[Profile, tuple[str, ...]]:
     """The profile for use on this machine: paths and addresses stay, literal values that look like keys go."""
     notes: list[str] = []
 
-    args = {key: without_secret(value, f"args.{key}", notes) for key, value in profile.args.items()}
+    args = kept_args(profile.args, notes)
     env = {
         key: value if isinstance(value, EnvRef) else without_secret(value, f"env.{key}", notes)
         for key, value in profile.env.items()
     }
-    args = {key: value for key, value in args.items() if value is not None}
     env = {key: value for key, value in env.items() if value is not None}
-    return replace(profile, args=args, env=env, model=model_argument(profile), path=None), tuple(notes)
+    description = seen(profile.description, "description", notes)
+    return replace(
+        profile, description=description, args=args, env=env, model=model_argument(profile), path=None
+    ), tuple(notes)
 
 
 def server_args(profile: Profile, *, host: str = "127.0.0.1") -> dict[str, Any]:

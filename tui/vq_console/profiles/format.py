@@ -14,7 +14,7 @@ from typing import Any
 from vq_console.core.errors import ProfileError
 from vq_console.core.text import nearest, strip_control
 from vq_console.profiles.model import EnvRef, Profile
-from vq_console.profiles.values import check_args, check_env, check_text, check_value, plain
+from vq_console.profiles.values import check_args, check_env, check_name, check_prose, check_value, plain
 
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 _NAME = re.compile(NAME_PATTERN)
@@ -178,7 +178,10 @@ def _model(table: Mapping[str, Any], where: str) -> str:
     if "model" not in table:
         raise ProfileError(where, "model", "is missing", "a hub id such as org/name, a path, or repo:quant for GGUF")
     model = _text(table, "model", where)
-    if not model.strip() or model != model.strip() or any(ord(char) < 32 for char in model):
+    check_name(model, where, "model")
+    if not model.strip():
+        raise ProfileError(where, "model", "is empty", "a hub id such as org/name, a path, or repo:quant for GGUF")
+    if model != model.strip() or any(ord(char) < 32 for char in model):
         raise ProfileError(where, "model", "must be a hub id or a path without blanks around it")
     if model.startswith("-"):
         raise ProfileError(where, "model", "begins with a dash and would be taken for a flag")
@@ -189,7 +192,7 @@ def _text(table: Mapping[str, Any], key: str, where: str) -> str:
     value = table.get(key, "")
     if not isinstance(value, str):
         raise ProfileError(where, key, "must be text")
-    check_text(value, where, key)
+    check_prose(value, where, key)
     return str(value)
 
 
@@ -197,7 +200,7 @@ def _tags(value: Any, where: str) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(tag, str) and tag.strip() for tag in value):
         raise ProfileError(where, "tags", "must be a list of words")
     for tag in value:
-        check_text(tag, where, "tags")
+        check_prose(tag, where, "tags")
     return tuple(str(tag) for tag in value)
 
 

@@ -2,7 +2,8 @@
 
 Pure. Understands `quantization_config` of compressed-tensors, GPTQ, AWQ, FP8, MXFP4 and the rest, and ModelOpt's
 `hf_quant_config.json`. Keys are those of `checkpoint` in a target file: quant_method, quant_algo, format, scheme, bits,
-group_size, strategy, input_activations, sym, desc_act, zero_point, weight_block_size, ignore, kv_cache_scheme.
+group_size, strategy, input_activations, sym, desc_act, zero_point, weight_block_size, ignore, kv_cache_scheme; and
+`groups` (each with its `targets`) where not all linear layers are treated alike.
 Source: vLLM 0.32 `model_executor/layers/quantization/` (`compressed_tensors.py`, `modelopt.py`, `fp8.py`, …).
 """
 
@@ -74,7 +75,16 @@ def _compressed_tensors(declared: Mapping[str, Any]) -> dict[str, Any]:
         schemes = {_group(group, str(group.get("format") or facts["format"] or "")).get("scheme") for group in groups}
         if len(schemes) > 1:
             facts["schemes"] = sorted(str(scheme) for scheme in schemes if scheme)
+        if len(groups) > 1 or _texts(groups[0].get("targets")) != ["Linear"]:
+            facts["groups"] = [_targeted(group, str(facts["format"] or "")) for group in groups]
     return facts
+
+
+def _targeted(group: Mapping[str, Any], form: str) -> dict[str, Any]:
+    """One group with the names, patterns and classes of layers that it is for."""
+    form = str(group.get("format") or form)
+    found = {"targets": _texts(group.get("targets")), "format": form, **_group(group, form)}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _group(group: Mapping[str, Any], form: str) -> dict[str, Any]:

@@ -15,11 +15,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vq_console.core.errors import ProfileError, UsageError, VqError
+from vq_console.core.text import redact, strip_control
 from vq_console.profiles.format import parse_profile, parse_toml, profile_from, profile_toml
 from vq_console.profiles.model import EnvRef, Profile
 from vq_console.profiles.store import model_argument, read_text, save_profile
 from vq_console.profiles.trust import mark_imported
-from vq_console.profiles.values import is_secret_name
+from vq_console.profiles.values import looks_secret
 
 LIMIT_BYTES = 1024 * 1024
 _LOCAL_ARGS = frozenset({
@@ -30,11 +31,6 @@ _LOCAL_ARGS = frozenset({
 _LOCAL_ENV = frozenset(
     {"CUDA_VISIBLE_DEVICES", "VLLM_HOST_IP", "VLLM_PORT", "HF_ENDPOINT", "VLLM_CPU_OMP_THREADS_BIND"}
 )
-_TOKEN = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{12,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|AKIA[0-9A-Z]{16}"
-    r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+|Bearer\s+[\w.-]{12,})"
-)
-_LOGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s:@]+:[^/\s@]+@", re.IGNORECASE)
 _HUB_CACHE = re.compile(r"/models--([^/]+)--([^/]+)/snapshots/([0-9a-f]{7,40})(?:/([^/]+\.gguf))?/?$")
 
 
@@ -75,13 +71,28 @@ def shared_profile(profile: Profile) -> tuple[Profile, tuple[str, ...]]:
         elif looks_secret(name, text):
             notes.append(f"env.{name} was left out: its value looks like a secret")
         else:
-            env[name] = text
-    description = _TOKEN.sub("***", profile.description.replace(str(Path.home()), "~"))
+            env[name] = seen(text, f"env.{name}", notes)
+    description = redact(profile.description.replace(str(Path.home()), "~"))
     made_on = without_secret(profile.made_on, "made_on", notes, paths=True) if profile.made_on is not None else None
     shared = replace(
-        profile, model=model, args=args, env=env, description=description, made_on=made_on or None, path=None
+        profile,
+        model=model,
+        args=args,
+        env=env,
+        description=seen(description, "description", notes),
+        tags=tuple(seen(tag, "tags", notes) for tag in profile.tags),
+        made_on=made_on or None,
+        path=None,
     )
     return shared, tuple(notes)
+
+
+def seen(text: str, label: str, notes: list[str]) -> str:
+    """The text without characters that show nothing or turn its direction, and a note where it held some."""
+    shown = strip_control(text)
+    if shown != text:
+        notes.append(f"{label} held characters that are not seen or turn the direction of text; they were left out")
+    return shown
 
 
 def shared_toml(profile: Profile) -> str:
@@ -104,6 +115,12 @@ def _shared_model(profile: Profile, notes: list[str]) -> tuple[str, str | None]:
     return profile.model, None
 
 
+def kept_args(args: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    """`[args]` without what looks like a secret, and a note for each that went."""
+    kept = {key: without_secret(value, f"args.{key}", notes) for key, value in args.items()}
+    return {key: value for key, value in kept.items() if value is not None}
+
+
 def without_secret(value: Any, label: str, notes: list[str], *, paths: bool = False) -> Any:
     """A value without what looks like a secret, None when nothing is left; with `paths` also without local folders."""
     if isinstance(value, str):
@@ -114,13 +131,13 @@ def without_secret(value: Any, label: str, notes: list[str], *, paths: bool = Fa
             try:
                 table = json.loads(value)
             except (ValueError, RecursionError):
-                return value
+                return seen(value, label, notes)
             kept = without_secret(table, label, notes, paths=paths)
             return value if kept == table else kept
         if paths and value.startswith(("/", "~/")) and (value.startswith(str(Path.home())) or _exists(value)):
             notes.append(f"{label} was a path of this machine; only its last part is kept")
             return f"./{Path(value).name}"
-        return value
+        return seen(value, label, notes)
     if isinstance(value, Mapping):
         kept = {key: without_secret(inner, f"{label}.{key}", notes, paths=paths) for key, inner in value.items()}
         return {key: inner for key, inner in kept.items() if inner is not None}
@@ -135,11 +152,6 @@ def _exists(path: str) -> bool:
         return Path(path).expanduser().exists()
     except (OSError, RuntimeError):
         return False
-
-
-def looks_secret(label: str, value: str) -> bool:
-    """Whether a literal value is a key, a token or a login, by the name it stands under or by its own shape."""
-    return bool(is_secret_name(label.rpartition(".")[2]) or _TOKEN.search(value) or _LOGIN.match(value))
 
 
 def read_sources(where: str) -> Iterator[Source]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from vq_console.core.errors import ProfileError
+from vq_console.core.errors import ExitCode, ProfileError
 from vq_console.core.files import write_atomic
-from vq_console.core.places import profiles_dir
+from vq_console.core.places import HOME_VARIABLE, config_dir, profiles_dir
 from vq_console.core.text import nearest, strip_control
 from vq_console.profiles.format import parse_profile, profile_toml, valid_name
 from vq_console.profiles.model import Profile
@@ -56,7 +56,13 @@ def read_text(path: Path) -> str:
         with open(path, "rb") as file:
             raw = file.read(_MAX_BYTES + 1)
     except FileNotFoundError as error:
-        raise ProfileError(str(path), "", "no such file", "`vq-console profiles list` shows what there is") from error
+        raise ProfileError(
+            str(path),
+            "",
+            "no such file",
+            "`vq-console profiles list` shows what there is",
+            exit_code=ExitCode.WRONG_USE,
+        ) from error
     except OSError as error:
         raise ProfileError(str(path), "", f"cannot be read: {error.strerror or error}") from error
     if len(raw) > _MAX_BYTES:
@@ -84,12 +90,18 @@ def list_profiles() -> tuple[Listed, ...]:
 def find_profile(text: str) -> Path:
     """The file that `text` means: a path when it has a slash or ends in `.toml`, else a name (the user's first).
 
-    Raises ProfileError with the nearest name when there is none. The file may be broken.
+    Raises ProfileError (wrong use) with the nearest name when there is none. The file may be broken.
     """
     if "/" in text or text.endswith(".toml"):
         return Path(os.path.abspath(Path(text).expanduser()))
     if not valid_name(text):
-        raise ProfileError(strip_control(text) or "''", "", "is not the name of a profile", "a path has a slash in it")
+        raise ProfileError(
+            strip_control(text) or "''",
+            "",
+            "is not the name of a profile",
+            "a path has a slash in it",
+            exit_code=ExitCode.WRONG_USE,
+        )
     direct = profiles_dir() / f"{text}.toml"
     listed = list_profiles()
     for entry in listed:
@@ -97,7 +109,7 @@ def find_profile(text: str) -> Path:
             return entry.path
     guess = nearest(text, [entry.name for entry in listed])
     hint = f"did you mean `{guess}`?" if guess else "`vq-console profiles list` shows what there is"
-    raise ProfileError(text, "", "no profile of that name", hint)
+    raise ProfileError(text, "", "no profile of that name", hint, exit_code=ExitCode.WRONG_USE)
 
 
 def load_profile(text: str) -> Profile:
@@ -256,4 +268,6 @@ def _write(path: Path, text: str) -> None:
         # A profile may be a link into someone's dotfiles; the link stays.
         write_atomic(path.resolve() if path.is_symlink() else path, text)
     except OSError as error:
-        raise ProfileError(str(path), "", f"cannot be written: {error.strerror or error}") from error
+        own = path.is_relative_to(profiles_dir())
+        hint = f"the console keeps its own files below {config_dir()}; ${HOME_VARIABLE} moves them" if own else ""
+        raise ProfileError(str(path), "", f"cannot be written: {error.strerror or error}", hint) from error

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vq_console.core.errors import ProfileError
+from vq_console.core.text import has_hidden, holds_secret
 from vq_console.profiles.model import EnvRef
 
 RESERVED: Mapping[str, str] = {
@@ -24,6 +25,9 @@ RESERVED: Mapping[str, str] = {
 _ARG_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*(?:\.[A-Za-z0-9_+-]+)*")
 _ENV_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET_KEY = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET)$|PASSWORD", re.IGNORECASE)
+_SPECIAL_TOKEN = re.compile(r"<[^<>]+>|\[[A-Z_]+\]")
+"""`<|im_end|>`, `[PAD]`: a token of a tokenizer, not one that opens a door."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _MAX_DEPTH = 32
 
 
@@ -36,6 +40,16 @@ def argument_key(key: str) -> str:
 def is_secret_name(name: str) -> bool:
     """Whether an environment variable of this name holds a secret: `*_KEY`, `*_TOKEN`, `*_SECRET`, `*PASSWORD*`."""
     return bool(_SECRET_KEY.search(name))
+
+
+def looks_secret(label: str, value: str) -> bool:
+    """Whether a literal value is a key, a token or a login, by the name it stands under or by its own shape.
+
+    `label` is where it stands, such as `env.HF_TOKEN` or `args.hf_overrides.api_key`.
+    """
+    name = label.rpartition(".")[2].partition("[")[0]
+    named = is_secret_name(name) and bool(value) and not _SPECIAL_TOKEN.fullmatch(value)
+    return named or holds_secret(value)
 
 
 def check_args(table: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -73,9 +87,11 @@ def check_value(value: Any, where: str, label: str, depth: int = 0) -> None:
             raise ProfileError(where, label, f"{value} is not a finite number")
     elif isinstance(value, str):
         check_text(value, where, label)
+        if looks_secret(label, value):
+            raise ProfileError(where, label, _SECRET_HERE, _SECRET_FIX)
     elif isinstance(value, Mapping):
         for key, inner in value.items():
-            check_text(str(key), where, label)
+            check_name(str(key), where, label)
             check_value(inner, where, f"{label}.{key}", depth + 1)
     elif isinstance(value, list | tuple):
         for number, inner in enumerate(value):
@@ -84,12 +100,35 @@ def check_value(value: Any, where: str, label: str, depth: int = 0) -> None:
         raise ProfileError(where, label, f"a {type(value).__name__} cannot become an argument", "write it as text")
 
 
+_SECRET_HERE = "its value looks like a secret, and none may be written into a profile"
+_SECRET_FIX = 'take it out; secrets travel by environment: [env] NAME = { from_env = "NAME" }'
+
+
 def check_text(text: str, where: str, label: str) -> None:
-    """Raise ProfileError for text that no argument list or environment can carry."""
-    if "\0" in text:
-        raise ProfileError(where, label, "holds a NUL character")
+    """Raise ProfileError for text that no argument list can carry or no terminal should get; tab and newline may be."""
+    found = _CONTROL.search(text)
+    if found:
+        raise ProfileError(
+            where, label, f"holds the control character U+{ord(found[0]):04X}", "only tab and newline may stand in text"
+        )
     if any("\ud800" <= char <= "\udfff" for char in text):
         raise ProfileError(where, label, "holds half of a character (a lone surrogate)")
+
+
+def check_name(text: str, where: str, label: str) -> None:
+    """As `check_text`, for what names something: characters that nobody sees would make it another one."""
+    check_text(text, where, label)
+    if has_hidden(text):
+        raise ProfileError(
+            where, label, "holds characters that are not seen or turn the direction of text", "type it anew"
+        )
+
+
+def check_prose(text: str, where: str, label: str) -> None:
+    """As `check_text`, for words about the profile, which hold no secret either."""
+    check_text(text, where, label)
+    if holds_secret(text):
+        raise ProfileError(where, label, _SECRET_HERE, _SECRET_FIX)
 
 
 def plain(value: Any) -> Any:
@@ -128,6 +167,8 @@ def check_env(table: Mapping[str, Any], where: str) -> dict[str, str | EnvRef]:
             checked[key] = str(plain(value))
         elif isinstance(value, str):
             check_text(value, where, label)
+            if holds_secret(value):
+                raise ProfileError(where, label, _SECRET_HERE, f'use {key} = {{ from_env = "{key}" }}')
             checked[key] = str(value)
         else:
             raise ProfileError(

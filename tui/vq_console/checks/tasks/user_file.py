@@ -45,9 +45,11 @@ def read_prompts(path: Path) -> list[Item]:
     Raises UsageError naming file and line for what cannot be read, for an unknown check and for an id used twice.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {error}", "Give a JSON-lines file in UTF-8.") from error
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: is not UTF-8 text (byte {error.start})", "Give a JSON-lines file.") from error
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}", "Give a JSON-lines file.") from error
     items: list[Item] = []
     seen: set[str] = set()
     for number, line in enumerate(lines, 1):

@@ -35,8 +35,7 @@ class Context:
 
     def families(self) -> frozenset[str]:
         """The scheme families of linear layers and experts, as far as they are known."""
-        schemes = (self.resolution.linear, self.resolution.moe)
-        return frozenset(scheme.family for scheme in schemes if scheme is not None)
+        return frozenset(scheme.family for scheme in self.resolution.schemes)
 
 
 @dataclass(frozen=True, slots=True)

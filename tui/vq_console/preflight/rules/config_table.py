@@ -151,6 +151,12 @@ def bad_targets(context: Context) -> Iterator[Hit]:
             fix="Keep targets, or linear and moe",
             patch=put(quantization_config={k: v for k, v in table.items() if k not in {"linear", "moe"}}),
         )
+    elif s.asked in online_names(s) - {"online"}:
+        yield Hit(
+            f"targets in --quantization-config excludes --quantization {s.asked}, which stands for linear and moe",
+            fix="Use --quantization online",
+            patch=put(quantization="online"),
+        )
     if not isinstance(targets, dict):
         yield Hit("targets in --quantization-config must be a table from pattern to shorthand", fix="Write a table")
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vq_console.preflight.assign import assign
 from vq_console.preflight.ignore import reach
 from vq_console.preflight.method import DEFERRED
 from vq_console.preflight.model import Patch
@@ -70,7 +71,7 @@ def ignore_matches_nothing(context: Context) -> Iterator[Hit]:
         return
     found = reach(patterns, shape.linears, globs=span(">=0.32").holds(s.version))
     for pattern in found.unmatched:
-        if any(word in pattern for word in ("visual", "vision", "audio", "mtp", "embed", "router", "gate")):
+        if any(word in pattern for word in _ELSEWHERE):
             continue
         yield Hit(
             f"ignore: {pattern!r} matches no layer of this model",
@@ -85,6 +86,74 @@ def ignore_matches_nothing(context: Context) -> Iterator[Hit]:
             fix=f"Name all parts of {name.rsplit('.', 1)[-1]}, or none",
             severity="error",
         )
+
+
+_ELSEWHERE = ("visual", "vision", "audio", "mtp", "embed", "router", "gate")
+"""Words of layers that the table does not have."""
+TARGETS = "vLLM source: layers/quantization/online/base.py _find_matching_targets, base_config.py (0.32)"
+
+
+@rule("quant-config-invalid", "error", versions=">=0.32", source=TARGETS)
+def targets_refused(context: Context) -> Iterator[Hit]:
+    """Targets that name parts of a fused layer, a layer twice, or a kind of layer that the shorthand cannot do."""
+    s = context.s
+    shape = context.shape
+    if not context.resolution.targets or shape is None:
+        return
+    found = assign(s, context.resolution, shape)
+    guessed = s.stated("hidden_size") is None
+    for name in found.torn:
+        yield Hit(
+            f"targets name only some of the parts that vLLM fuses into {name}",
+            evidence="every part of a fused layer must match the same target",
+            fix=f"Name all parts of {name.rsplit('.', 1)[-1]}, or none",
+            severity="warning" if guessed else None,
+        )
+    for name in found.twice:
+        yield Hit(
+            f"{name} is named by two targets, or by a target and ignore",
+            evidence="vLLM takes at most one target a layer",
+            fix="Make the patterns exclude each other",
+            severity="warning" if guessed else None,
+        )
+    for pattern, kind in found.undefined:
+        yield Hit(
+            f"targets: {pattern!r} reaches {kind}, for which its shorthand has nothing",
+            fix="Use a shorthand such as fp8_per_tensor there, or a narrower pattern",
+            severity="warning" if guessed else None,
+        )
+    for name in found.requantized:
+        yield Hit(
+            f"{name}: experts that the checkpoint has quantized cannot be quantized again on load",
+            fix="Leave the experts out of targets, or start from the 16-bit checkpoint",
+            patch=drop("quantization_config"),
+        )
+
+
+@rule("quant-noop", "warning", versions=">=0.32", source=TARGETS)
+def targets_match_nothing(context: Context) -> Iterator[Hit]:
+    """Targets none of which reaches a layer: everything stays in 16 bit, or as the checkpoint has it."""
+    shape = context.shape
+    if not context.resolution.targets or shape is None:
+        return
+    found = assign(context.s, context.resolution, shape)
+    layers = "layers: " + ", ".join(layer.name for layer in shape.linears)
+    patterns = [target.pattern for target in context.resolution.targets]
+    if set(found.unmatched) == set(patterns) and not any(word in p for p in patterns for word in _ELSEWHERE):
+        yield Hit(
+            "no pattern of targets matches a layer of this model: nothing is quantized",
+            evidence=layers,
+            fix="Write the names as vLLM has them (model.layers.0.mlp.down_proj), or re: and an expression",
+        )
+        return
+    for pattern in found.unmatched:
+        if not any(word in pattern for word in _ELSEWHERE):
+            yield Hit(
+                f"targets: {pattern!r} matches no layer of this model",
+                evidence=layers,
+                fix="Write the names as vLLM has them, or re: and an expression",
+                severity="info",
+            )
 
 
 @rule("quant-noop", "warning", source="vLLM source: layers/quantization/auto_gptq.py maybe_update_config")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vq_console.preflight.fit import ignored
+from vq_console.preflight.assign import skipped
 from vq_console.preflight.rules.base import Context, Hit, put, rule
 from vq_console.preflight.scheme import Scheme
 from vq_console.preflight.values import whole
@@ -139,7 +139,7 @@ def partial_group(context: Context) -> Iterator[Hit]:
         if scheme is None and group and group > 0:
             scheme = Scheme("wna16", 4, group)
     shape = context.shape
-    left = ignored(s, context.resolution, shape).skipped if shape is not None else frozenset()
+    left = skipped(s, context.resolution, shape) if shape is not None else frozenset()
     for name, width in _row_inputs(context):
         if name in left:
             continue
