@@ -13,8 +13,16 @@ from typing import Any
 import numpy as np
 
 from vq_console.checks.quality_data import MISSING_BELOW, FloatArray, Scored
-from vq_console.checks.statistics import Interval, cluster_mean, design_effect, kld_bucket, kld_position
+from vq_console.checks.statistics import (
+    Interval,
+    anytime_t_halfwidth,
+    cluster_mean,
+    design_effect,
+    kld_bucket,
+    kld_position,
+)
 
+SO_FAR_ALPHA = 0.05
 NOT_NORMALISED = 1.001
 """The k likeliest tokens cannot hold more than all probability; more means logits or processed values were sent."""
 
@@ -101,6 +109,61 @@ class _Sums:
     agree: int = 0
     squared: float = 0.0
     bound: float = 0.0
+    missing_a: int = 0
+    missing_b: int = 0
+
+
+def _compare(left: Scored, right: Scored, *, on_policy: bool) -> _Sums | None:
+    """One sequence; None where one side failed to score it or scored other tokens."""
+    if left.error or right.error or left.tokens != right.tokens or not np.array_equal(left.x, right.x):
+        return None
+    sums = _Sums([], [])
+    for position in range(left.tokens):
+        lp, lq = float(left.x_lp[position]), float(right.x_lp[position])
+        p, q = head(left, position), head(right, position)
+        bad_a, bad_b = not usable(lp) or not p, not usable(lq) or not q
+        sums.missing_a += bad_a
+        sums.missing_b += bad_b and not bad_a
+        if bad_a or bad_b:
+            continue
+        token = int(left.x[position])
+        bound = kld_bucket(p, q)
+        sums.kld.append(kld_position(p, q, token, lp, lq) if on_policy else bound)
+        sums.bound += bound
+        sums.shift.append(lp - lq)
+        sums.agree += max(p, key=p.__getitem__) == max(q, key=q.__getitem__)
+        sums.squared += (math.exp(lq) - math.exp(lp)) ** 2
+    return sums
+
+
+class KldSoFar:
+    """The divergence while sequences still come, with an interval that may be looked at after each of them."""
+
+    def __init__(self, *, on_policy: bool) -> None:
+        self._on_policy = on_policy
+        self._sums: list[float] = []
+        self._counts: list[int] = []
+
+    def add(self, left: Scored, right: Scored) -> dict[str, Any] | None:
+        """Take over one sequence; value and interval so far in the keys of `KldResult.to_json`, None without any."""
+        sums = _compare(left, right, on_policy=self._on_policy)
+        if sums is not None and sums.kld:
+            self._sums.append(math.fsum(sums.kld))
+            self._counts.append(len(sums.kld))
+        if not self._counts:
+            return None
+        mean = cluster_mean(self._sums, self._counts)
+        half = math.inf
+        if mean.standard_error is not None:
+            spread = mean.standard_error * math.sqrt(mean.clusters)
+            half = anytime_t_halfwidth(mean.clusters, spread, SO_FAR_ALPHA)
+        return {
+            "value": mean.value,
+            "ci": [mean.value - half, mean.value + half] if math.isfinite(half) else None,
+            "sequences": mean.clusters,
+            "tokens": mean.tokens,
+            "on_policy": self._on_policy,
+        }
 
 
 def compare_scores(a: Sequence[Scored], b: Sequence[Scored], *, on_policy: bool) -> KldResult:
@@ -112,25 +175,12 @@ def compare_scores(a: Sequence[Scored], b: Sequence[Scored], *, on_policy: bool)
     sequences: list[_Sums] = []
     missing_a = missing_b = failed = 0
     for left, right in zip(a, b, strict=True):
-        if left.error or right.error or left.tokens != right.tokens or not np.array_equal(left.x, right.x):
+        sums = _compare(left, right, on_policy=on_policy)
+        if sums is None:
             failed += 1
             continue
-        sums = _Sums([], [])
-        for position in range(left.tokens):
-            lp, lq = float(left.x_lp[position]), float(right.x_lp[position])
-            p, q = head(left, position), head(right, position)
-            bad_a, bad_b = not usable(lp) or not p, not usable(lq) or not q
-            missing_a += bad_a
-            missing_b += bad_b and not bad_a
-            if bad_a or bad_b:
-                continue
-            token = int(left.x[position])
-            bound = kld_bucket(p, q)
-            sums.kld.append(kld_position(p, q, token, lp, lq) if on_policy else bound)
-            sums.bound += bound
-            sums.shift.append(lp - lq)
-            sums.agree += max(p, key=p.__getitem__) == max(q, key=q.__getitem__)
-            sums.squared += (math.exp(lq) - math.exp(lp)) ** 2
+        missing_a += sums.missing_a
+        missing_b += sums.missing_b
         if sums.kld:
             sequences.append(sums)
         elif left.tokens:

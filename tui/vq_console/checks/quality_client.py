@@ -290,10 +290,11 @@ def run_many(
     message: str,
     arm: str,
     total: int,
+    so_far: Callable[[R], Mapping[str, Any] | None] | None = None,
 ) -> list[R]:
     """The results of all jobs in order; when the person cancels, those of the jobs that were already begun.
 
-    Reports after each finished job, with the time left at the pace so far.
+    Reports after each finished job, with the time left at the pace so far and what `so_far` makes of its result.
     """
     queue = iter(jobs)
     started = time.monotonic()
@@ -312,9 +313,13 @@ def run_many(
             if not running:
                 break
             done, _ = wait(running, return_when=FIRST_COMPLETED)
+            interim: Mapping[str, Any] | None = None
             for future in done:
-                results[running.pop(future)] = future.result()
+                result = results[running.pop(future)] = future.result()
+                interim = so_far(result) if so_far is not None else None
             elapsed = time.monotonic() - started
             left = elapsed / len(results) * (total - len(results)) if total > len(results) else 0.0
-            progress.event(stage, message, arm=arm, done=len(results), total=total, eta_s=round(left, 1))
+            progress.event(
+                stage, message, arm=arm, done=len(results), total=total, eta_s=round(left, 1), interim=interim
+            )
     return [results[index] for index in sorted(results)]

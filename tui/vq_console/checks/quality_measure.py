@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from vq_console.checks.endpoint import Endpoint, probe
+from vq_console.checks.kld import KldSoFar
 from vq_console.checks.progress import Progress
 from vq_console.checks.quality_client import GREEDY_TOP, Client, run_many
 from vq_console.checks.quality_data import (
@@ -142,8 +144,12 @@ def score_texts(
     arm: str,
     concurrency: int,
     message: str,
+    so_far: Callable[[tuple[int, Scored]], Mapping[str, Any] | None] | None = None,
 ) -> dict[int, Scored]:
-    """Scores of the texts with these indices, in this order; fewer when cancelled. At most four are in flight."""
+    """Scores of the texts with these indices, in this order; fewer when cancelled. At most four are in flight.
+
+    `so_far` sees each (index, scores) as it comes; what it returns goes out with the progress.
+    """
     found = run_many(
         [index for index in order if texts[index].ids],
         lambda index: _score_job(client, prompts, texts, index),
@@ -153,6 +159,7 @@ def score_texts(
         message=message,
         arm=arm,
         total=len(order),
+        so_far=so_far,
     )
     return dict(found)
 
@@ -314,10 +321,21 @@ def replay(
 def score_recording(
     client: Client, recording: Recording, settings: QualitySettings, progress: Progress, *, arm: str
 ) -> tuple[Scored, ...]:
-    """This arm's scores of the recorded texts, aligned with them; the tail is missing when cancelled."""
+    """This arm's scores of the recorded texts, aligned with them; the tail is missing when cancelled.
+
+    The progress carries the divergence so far.
+    """
+    kld = KldSoFar(on_policy=recording.on_policy)
+
+    def so_far(result: tuple[int, Scored]) -> Mapping[str, Any] | None:
+        index, mine = result
+        found = kld.add(recording.scores[index], mine) if index < len(recording.scores) else None
+        return {"kld": found, "of": client.label, "from": recording.arm.label} if found else None
+
     scored = score_texts(
         client, recording.prompts, recording.samples, range(len(recording.samples)), progress,
         arm=arm, concurrency=settings.score_concurrency, message=f"scoring the text of {recording.arm.label}",
+        so_far=so_far,
     )  # fmt: skip
     return tuple(scored[index] for index in range(len(recording.samples)) if index in scored)
 

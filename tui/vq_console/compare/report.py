@@ -7,6 +7,8 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vq_console.compare.worth_rows import worth_rows
+
 Json = Mapping[str, Any]
 DASH = "–"
 
@@ -45,7 +47,7 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[s
 def report_markdown(summary: Json) -> str:
     """The whole report: verdict first, then tables, validity, what was not tested, how it was made."""
     arms = summary.get("arms") or {}
-    names = {side: _arm_name(arms.get(side) or {}, side) for side in ("A", "B")}
+    names = {side: arm_name(arms.get(side), side) for side in ("A", "B")}
     lines = [f"# {names['A']} against {names['B']}", ""]
     if summary.get("simulated"):
         lines += ["**SIMULATED**: a stand-in engine produced these figures; they say nothing about any hardware.", ""]
@@ -80,8 +82,10 @@ def report_markdown(summary: Json) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _arm_name(arm: Json, side: str) -> str:
-    return str(arm.get("profile") or arm.get("label") or arm.get("url") or side)
+def arm_name(arm: Json | None, side: str) -> str:
+    """What an arm is called wherever a run speaks of it: as the user named it, which is also what the sentences say."""
+    arm = arm or {}
+    return str(arm.get("label") or arm.get("profile") or arm.get("url") or side)
 
 
 def _arms_table(arms: Json, names: Mapping[str, str]) -> list[str]:
@@ -135,7 +139,13 @@ def _latency_part(latency: Json | None) -> list[str]:
         "",
         f"\\* primary. {latency.get('blocks') or 0} blocks, {latency.get('void') or 0} void. The unit of every interval"
         " is the pair of interleaved blocks.",
+        *_worth_part(latency),
     ]
+
+
+def _worth_part(latency: Json) -> list[str]:
+    rows = worth_rows(latency)
+    return ["", "### What it is worth", "", *markdown_table(("", "A", "B"), rows)] if rows else []
 
 
 def _quality_part(quality: Json | None) -> list[str]:

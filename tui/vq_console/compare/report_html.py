@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from vq_console.compare.report import DASH, interval, latency_rows, number
+from vq_console.compare.report import DASH, arm_name, interval, latency_rows, number
+from vq_console.compare.worth_rows import worth_rows
 
 Json = Mapping[str, Any]
 WIDTH = 640
@@ -25,7 +26,7 @@ def escape(value: Any) -> str:
 def report_html(summary: Json) -> str:
     """The page. Everything from outside is escaped."""
     arms = summary.get("arms") or {}
-    names = [str((arms.get(s) or {}).get("profile") or (arms.get(s) or {}).get("label") or s) for s in ("A", "B")]
+    names = [arm_name(arms.get(side), side) for side in ("A", "B")]
     title = f"{names[0]} against {names[1]}"
     parts = ["<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"]
     parts += [f"<title>{escape(title)}</title><style>{_style()}</style><h1>{escape(title)}</h1>"]
@@ -45,6 +46,8 @@ def report_html(summary: Json) -> str:
     if latency.get("endpoints"):
         parts += ["<h2>Latency</h2>", forest_svg(latency["endpoints"])]
         parts.append(_table(("metric", "streams", "A", "B", "B/A", "95 % CI", "pairs", "B is"), latency_rows(latency)))
+        if rows := worth_rows(latency):
+            parts += ["<h2>What it is worth</h2>", _table(("", "A", "B"), rows)]
     quality = summary.get("quality") or {}
     if quality:
         kld = quality.get("kld") or {}

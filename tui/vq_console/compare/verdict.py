@@ -8,6 +8,47 @@ from typing import Any
 Json = Mapping[str, Any]
 
 
+def headline(summary: Json) -> str:
+    """What B costs and brings against A in one line, for who has to choose; empty where neither side was measured.
+
+    Only words that the verdict allows: what is not decided says so, and nothing is weighed against anything else.
+    """
+    arms = summary.get("arms") or {}
+    b = (arms.get("B") or {}).get("label")
+    parts = [words for e in (summary.get("latency") or {}).get("endpoints") or () if (words := _speed_words(e))]
+    quality = summary.get("quality") or {}
+    if quality.get("word"):
+        parts.append(f"quality {quality['word']}")
+    memory = summary.get("memory") or {}
+    weights = [(memory.get(side) or {}).get("weights_gib") for side in ("A", "B")]
+    if parts and weights[0] and weights[1]:
+        change = (weights[1] / weights[0] - 1) * 100
+        more = "the same weight memory" if abs(change) < 0.5 else f"{abs(change):.0f} % {_more(change)} weight memory"
+        parts.append(more)
+    if not b or not parts:
+        return ""
+    return f"{b} instead of {(arms.get('A') or {}).get('label')}: {', '.join(parts)}."
+
+
+def _more(change: float) -> str:
+    return "less" if change < 0 else "more"
+
+
+def _speed_words(endpoint: Json) -> str:
+    """`11 % slower per token with 1 stream`; empty for an endpoint that decides nothing."""
+    if not endpoint.get("primary"):
+        return ""
+    level, word, ratio = endpoint.get("concurrency"), endpoint.get("word"), endpoint.get("ratio")
+    per_token = endpoint.get("metric") != "throughput"
+    where = f"{'per token' if per_token else 'in tokens/s'} with {level} stream{'' if level == 1 else 's'}"
+    if word == "equivalent":
+        return f"as fast {where}"
+    if word not in {"faster", "slower"} or not ratio:
+        return f"speed {where} undecided"
+    gain = 1 / float(ratio) if per_token else float(ratio)
+    return f"{_times(gain if word == 'faster' else 1 / gain, word)} {where}"
+
+
 def speed_sentence(
     latency: Json | None, a: str, b: str, *, confounders: Sequence[str] = (), partial: bool = False
 ) -> str:

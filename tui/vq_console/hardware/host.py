@@ -9,6 +9,7 @@ import re
 import resource
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from vq_console.core.text import strip_control
@@ -88,6 +89,20 @@ def read_host(root: Path = Path("/")) -> Host:
         container=container_kind(root, os.environ),
         missing=missing,
     )
+
+
+def refresh_host(known: Host, root: Path = Path("/")) -> Host:
+    """`known` with what changes from second to second: load and memory. Never raises."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    limit, used = cgroup_memory(root / "sys/fs/cgroup")
+    available = memory.available
+    if limit is not None and limit < memory.total:
+        available = min(available, limit - used) if used is not None else min(available, limit)
+    cpu_pct = _cpu_percent(psutil.cpu_percent)
+    missing = {name: why for name, why in known.missing.items() if name != "cpu_pct" or cpu_pct is None}
+    return replace(known, cpu_pct=cpu_pct, ram_available_mib=max(available, 0) // MIB, missing=missing)
 
 
 def parse_cpuinfo(text: str) -> tuple[str | None, tuple[str, ...]]:

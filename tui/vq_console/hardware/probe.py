@@ -11,11 +11,12 @@ from typing import Any
 
 from vq_console.core.text import redact, strip_control
 from vq_console.hardware.gpus import MIB, build_gpu, lost_gpu, mark_visible, read_dynamic, read_static
-from vq_console.hardware.host import read_host
+from vq_console.hardware.host import read_host, refresh_host
 from vq_console.hardware.model import Gpu, Host, Machine
 from vq_console.hardware.raw import LOST, GpuSource, NoGpuSourceError, UnreadableError
 
 _SMI_INTERVAL_S = 2.0
+_LOOK_AGAIN_S = 30.0
 _COMMAND_CHARACTERS = 400
 _SHARED_MEMORY = re.compile(r"\bGB10\b|\bThor\b|\bOrin\b")
 """GPUs without memory of their own, of which NVML says none; CUDA gives them the machine's."""
@@ -99,6 +100,11 @@ class GpuPoller:
             except NoGpuSourceError as error:
                 self.reason = error.message
 
+    @property
+    def source(self) -> GpuSource | None:
+        """What is asked; None without a driver."""
+        return self._source
+
     def sample(self) -> tuple[Gpu, ...]:
         """All GPUs now, in nvidia-smi's order. Never raises."""
         source = self._source
@@ -148,6 +154,43 @@ class GpuPoller:
         if refresh is not None and time.monotonic() - self._refreshed >= _SMI_INTERVAL_S:
             refresh()
             self._refreshed = time.monotonic()
+
+
+class MachineWatch:
+    """The whole machine again and again, for the screen: the driver stays open, what cannot change is read once.
+
+    Where there is no driver, one is looked for again every 30 s.
+    """
+
+    def __init__(self) -> None:
+        self._poller: GpuPoller | None = None
+        self._looked = 0.0
+        self._host: Host | None = None
+
+    def read(self) -> Machine:
+        """The machine now. Never raises; the first call costs as much as `read_machine`."""
+        self._host = read_host() if self._host is None else refresh_host(self._host)
+        poller = self._poller
+        if poller is None or (poller.source is None and time.monotonic() - self._looked >= _LOOK_AGAIN_S):
+            self._looked = time.monotonic()
+            poller = self._poller = GpuPoller()
+        gpus = poller.sample()
+        if poller.source is None:
+            return Machine(host=self._host, gpu_reason=poller.reason)
+        return Machine(
+            host=self._host,
+            gpus=gpus,
+            driver=_system(poller.source, "driver"),
+            cuda=_system(poller.source, "cuda"),
+            gpu_source=poller.source.label,
+            gpu_reason=None if gpus else poller.reason or "the driver answers and reports no GPU",
+        )
+
+    def close(self) -> None:
+        """Let go of the driver."""
+        if self._poller is not None:
+            self._poller.close()
+            self._poller = None
 
 
 _IDENTITY = frozenset({"index", "name", "uuid", "sm", "memory_total_mib", "visible", "missing"})

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Literal, cast
 
+from textual import work
 from textual.app import App, SuspendNotSupported, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.screen import Screen
 
-from vq_console.core.errors import ExitCode
+from vq_console.core.errors import ExitCode, MissingError
 from vq_console.ui.ascii_driver import ascii_driver
 from vq_console.ui.hub import Hub
 from vq_console.ui.notices import notices
 from vq_console.ui.screens.base import ConsoleScreen
 from vq_console.ui.screens.servers import ServersScreen
-from vq_console.ui.settings import UiSettings, last_looked, load_settings, save_looked, save_settings
+from vq_console.ui.settings import UiSettings, ascii_asked, last_looked, load_settings, save_looked, save_settings
+from vq_console.ui.terminal import can_open, terminal_driver
 from vq_console.ui.widgets.topbar import TopBar
 
 MODE_NAMES = {
@@ -33,6 +35,16 @@ MODE_NAMES = {
 }
 NOTICE_PERIOD_S = 1.0
 SWITCH_S = 0.001
+LOOK_AFTER_S = 0.05
+WARM_AFTER_S = 1.0
+"""After the first picture: what the other screens need is loaded then, so that the first switch is quick too."""
+WARM = (
+    *(f"vq_console.ui.screens.{name}" for name in ("logs", "profiles", "ab", "history")),
+    "vq_console.preflight.check",
+    "vq_console.engines.catalogue",
+    "vq_console.logs.explain",
+    "vq_console.ui.widgets.help",
+)
 
 
 def _screen(module: str, name: str) -> Screen[object]:
@@ -75,6 +87,8 @@ class VqConsole(App[int]):
         self.log_path: str | None = None
         self.compare_arm: str | None = None
         """An arm that another screen wants compared, e.g. `server:fp8`."""
+        self.compare_pair: tuple[str, str] | None = None
+        """Both arms of a comparison that another screen wants."""
         self.open_run = open_run
         """A run folder that another screen wants shown."""
         self.last_looked = last_looked()
@@ -82,8 +96,10 @@ class VqConsole(App[int]):
         self._told = self.hub.snapshot
 
     def get_driver_class(self) -> type[Driver]:
-        """The platform's driver, in ASCII where that was asked for."""
+        """The platform's driver on the terminal, in ASCII where that was asked for."""
         base = super().get_driver_class()
+        if base.__module__ == "textual.drivers.linux_driver":
+            base = terminal_driver(base)
         return ascii_driver(base) if self.settings.ascii else base
 
     def on_mount(self) -> None:
@@ -92,15 +108,26 @@ class VqConsole(App[int]):
         self._told = self.hub.snapshot
         # A thread that reads a log must give way to the screen within a frame.
         sys.setswitchinterval(SWITCH_S)
-        # The first picture comes before the first look at the machine.
-        self.call_after_refresh(self.hub.start)
+        # The first picture comes before the first look at the machine, which has much to load.
+        self.set_timer(LOOK_AFTER_S, self.hub.start)
         self.set_interval(NOTICE_PERIOD_S, self._notice)
+        self.set_timer(WARM_AFTER_S, self._warm)
         if self.open_run is not None:
             self.switch_mode("ab")
 
     def on_unmount(self) -> None:
         self.hub.stop()
         save_looked()
+
+    @work(thread=True, group="warm", exit_on_error=False)
+    def _warm(self) -> None:
+        """Load the modules of the other screens while nobody waits for them."""
+        for name in WARM:
+            if not self.is_running:
+                return
+            importlib.import_module(name)
+            # The event loop comes first.
+            time.sleep(SWITCH_S)
 
     def _notice(self) -> None:
         """Say what changed, whichever screen is shown."""
@@ -139,6 +166,9 @@ class VqConsole(App[int]):
 
     def action_toggle_ascii(self) -> None:
         """Symbols and lines in ASCII from the next start on."""
+        if ascii_asked():
+            self.notify("ASCII was asked for by --ascii, the environment or the terminal itself.")
+            return
         self.remember(replace(self.settings, ascii=not self.settings.ascii))
         words = "ASCII" if self.settings.ascii else "Unicode"
         self.notify(f"Symbols and lines are drawn in {words} from the next start on.")
@@ -185,10 +215,13 @@ def _runner(screen: ConsoleScreen, action: str):  # type: ignore[no-untyped-def]
     return run
 
 
-def run_console(*, simulated: bool = False, open_run: Path | None = None, ascii_only: bool = False) -> ExitCode:
-    """Open the console and return when the user leaves it; servers go on running. `open_run` shows a run at once."""
-    if ascii_only:
-        os.environ["VQ_CONSOLE_ASCII"] = "1"
+def run_console(*, simulated: bool = False, open_run: Path | None = None) -> ExitCode:
+    """Open the console and return when the user leaves it; servers go on running. `open_run` shows a run at once.
+
+    Raises MissingError where there is no terminal to draw on or to read keys from.
+    """
+    if not can_open():
+        raise MissingError("the console needs a terminal", "every screen has commands: vq-console --help")
     app = VqConsole(simulated=simulated, open_run=open_run)
     app.run()
     return ExitCode.DONE

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from vq_console.core.text import strip_control
-from vq_console.hardware.model import Gpu, Host, Machine
+from vq_console.hardware.model import Gpu, Host
 from vq_console.serving.model import LIVE, ServerRecord, ServerState
 
 if TYPE_CHECKING:
+    from vq_console.hardware.probe import MachineWatch
     from vq_console.serving.orphans import Orphan
 
 GPU_PERIOD_S = 1.0
@@ -72,6 +73,8 @@ class Hub:
         self._windows: dict[str, Any] = {}
         self._advice: dict[str, tuple[str, ...]] = {}
         self._processes: dict[str, tuple[tuple[int, str], ...]] = {}
+        self._changes: dict[str, Any] = {}
+        self._watch: MachineWatch | None = None
         self._ended: dict[str, tuple[ServerRecord, Mapping[str, Any]]] = {}
 
     def start(self) -> None:
@@ -104,21 +107,31 @@ class Hub:
                 if now >= when or (self._wake.is_set() and poll == self._poll_servers):
                     try:
                         poll()
+                        if poll != self._poll_gpus:
+                            self._flush()
                     except Exception as error:
                         # A source that fails must not take the others with it; the screen shows the reason.
                         self._publish(problem=f"{type(error).__name__}: {error}")
-                    if poll == self._poll_servers and self._moving():
-                        due[index] = (time.monotonic() + STARTING_PERIOD_S, period, poll)
-                    else:
-                        due[index] = (time.monotonic() + period, period, poll)
+                        self._flush()
+                    pause = STARTING_PERIOD_S if poll == self._poll_servers and self._moving() else period
+                    # At whole multiples, whenever it ran: all wake together, so the screen draws once.
+                    due[index] = (max((now // pause + 1) * pause, time.monotonic() + pause / 4), period, poll)
+            self._flush()
             self._wake.clear()
             self._wake.wait(max(0.05, min(when for when, _, _ in due) - time.monotonic()))
+        if self._watch is not None:
+            self._watch.close()
 
     def _moving(self) -> bool:
         calm = {ServerState.READY, ServerState.STOPPED, ServerState.FAILED}
         return any(server.record.state not in calm for server in self.snapshot.servers)
 
     def _publish(self, **changes: Any) -> None:
+        """Keep changes for the next snapshot; the GPUs' wait for the servers' of the same round."""
+        self._changes.update(changes)
+
+    def _flush(self) -> None:
+        changes, self._changes = self._changes, {}
         old = self.snapshot
         if all(getattr(old, key) == value for key, value in changes.items()):
             return
@@ -126,9 +139,11 @@ class Hub:
         self.snapshot = Snapshot(**{**values, **changes, "version": old.version + 1})
 
     def _poll_gpus(self) -> None:
-        from vq_console.hardware.probe import read_machine
+        if self._watch is None:
+            from vq_console.hardware.probe import MachineWatch
 
-        machine: Machine = read_machine()
+            self._watch = MachineWatch()
+        machine = self._watch.read()
         for gpu in machine.gpus:
             if gpu.utilization_pct is not None:
                 self._history.setdefault(gpu.index, deque(maxlen=HISTORY)).append(float(gpu.utilization_pct))

@@ -47,7 +47,8 @@ def plan_text(plan: Plan, width: int, *, ascii_only: bool = False) -> Group:
     rows.add_row("runs as", text)
     for layer in plan.layers:
         grade_style = GRADES.get(layer.grade, "yellow")
-        text = Text(layer.kernel or ("" if layer.kind == "kv_cache" else "kernel not known"))
+        named = layer.kind == "kv_cache" or layer.grade == "unquantized"
+        text = Text(layer.kernel or ("" if named else "kernel not known"))
         scheme = layer.scheme + (f" × {layer.count}" if layer.count else "")
         text.append(f"{'  ' if text else ''}{layer.grade}", style=grade_style)
         text.append(f"  {scheme}", style="dim")

@@ -79,7 +79,8 @@ def forest(endpoints: Sequence[Mapping[str, Any]], width: int, *, ascii_only: bo
     if not shown:
         return ["no pair yet"]
     label = max(len(_name(e)) for e, _ in shown) + 2
-    room = max(width - label, 12)
+    word = max(len(str(e.get("word") or "")) for e, _ in shown) + 2
+    room = max(width - label - word, 12)
     span = max(*(abs(math.log(x)) for _, bounds in shown for x in bounds), 2 * EQUIVALENT) * 1.1
     low, high = math.exp(-span), math.exp(span)
     axis = [" "] * room
@@ -102,7 +103,7 @@ def forest(endpoints: Sequence[Mapping[str, Any]], width: int, *, ascii_only: bo
                 cells[log_position(ratio, low, high, room)] = "." if ascii_only else "·"
             cells[log_position(e["ratio"], low, high, room)] = "o" if ascii_only else "○"
             line = "".join(cells)
-        lines.append(_name(e).ljust(label) + line)
+        lines.append(f"{_name(e).ljust(label)}{line}  {e.get('word') or ''}".rstrip())
     return lines
 
 
@@ -120,7 +121,8 @@ def _bounds(e: Mapping[str, Any]) -> tuple[float, ...]:
 
 
 def _name(endpoint: Mapping[str, Any]) -> str:
-    return f"{endpoint.get('metric')} @{endpoint.get('concurrency')}"
+    streams = endpoint.get("concurrency")
+    return f"{endpoint.get('metric')}, {streams} stream{'' if streams == 1 else 's'}"
 
 
 KLD_BANDS = (

@@ -62,6 +62,8 @@ class RunTail:
     summary: Mapping[str, Any] | None = None
     state: str = history.RUNNING
     error: str | None = None
+    arms: Mapping[str, str] = field(default_factory=dict)
+    """What the run calls its arms, by A and B."""
     busy: bool = False
     """A poll is under way in a thread."""
     _polls_without_head: int = 0
@@ -101,7 +103,7 @@ class RunTail:
         before = (self.state, self.error, self.summary is None)
         if (self.folder / "run.json").exists():
             run = history.read_run(self.folder)
-            self.state = run.state
+            self.state, self.arms = run.state, run.arms
             if self.ended and self.summary is None and (self.folder / "summary.json").exists():
                 self.summary = read_json(self.folder / "summary.json")
             if self.state in {history.FAILED, history.PARTIAL} and self.summary is None:

@@ -35,16 +35,22 @@ def load_settings() -> UiSettings:
         value = {}
     known = {field.name: type(getattr(UiSettings(), field.name)) for field in fields(UiSettings)}
     settings = UiSettings(**{k: v for k, v in value.items() if k in known and isinstance(v, known[k])})
-    if any(os.environ.get(name) for name in ASCII_VARIABLES) or os.environ.get("TERM") == "linux":
-        settings = replace(settings, ascii=True)
-    return settings
+    return replace(settings, ascii=True) if ascii_asked() else settings
+
+
+def ascii_asked() -> bool:
+    """True where the environment asks for ASCII or the terminal has nothing else, whatever was saved."""
+    return any(os.environ.get(name) for name in ASCII_VARIABLES) or os.environ.get("TERM") == "linux"
 
 
 def save_settings(settings: UiSettings) -> None:
-    """Write the settings; a read-only home is not worth an error."""
+    """Write the settings, without what only this terminal asked for; a read-only home is not worth an error."""
+    path, values = config_dir() / "console.json", asdict(settings)
     try:
-        write_json(config_dir() / "console.json", asdict(settings))
-    except OSError:
+        if ascii_asked():
+            values["ascii"] = path.exists() and read_json(path).get("ascii") is True
+        write_json(path, values)
+    except (OSError, ValueError):
         return
 
 

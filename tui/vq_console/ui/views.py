@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from vq_console.core.text import seconds_text, strip_control
@@ -197,9 +198,9 @@ def runs_text(server: ServerSnapshot, room: int = 80) -> Text:
     if server.record.state is ServerState.FAILED:
         diagnosis = problem_of(server)
         title = diagnosis.get("title") if diagnosis else server.record.reason
-        return Text(_cut(strip_control(str(title or "failed")), room), style="red")
+        return Text(cut(strip_control(str(title or "failed")), room), style="red")
     if selected is None:
-        return Text(_cut(f"{asked} → {DASH}", room), style="dim")
+        return Text(cut(f"{asked} → {DASH}", room), style="dim")
     runs = short_kernel(strip_control(str(selected)))
     tails: list[tuple[str, str]] = [("", "")]
     alarmed = next((r for r in rows if r.get("alarm")), None)
@@ -209,7 +210,7 @@ def runs_text(server: ServerSnapshot, room: int = 80) -> Text:
         tails.append((" ▲ fallback", "bold yellow"))
     elif row is not None and row.get("grade") not in {None, "unknown", "native"}:
         tails = [(f" {row['grade']}", "yellow")]
-    heads = [f"{asked} → {runs}", f"→ {runs}", _cut(runs, max(room - len(tails[-1][0]), 6))]
+    heads = [f"{asked} → {runs}", f"→ {runs}", cut(runs, max(room - len(tails[-1][0]), 6))]
     for head in heads:
         for tail, style in tails:
             if len(head) + len(tail) <= room:
@@ -217,8 +218,9 @@ def runs_text(server: ServerSnapshot, room: int = 80) -> Text:
     return Text(heads[-1]).append(*tails[-1])
 
 
-def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: max(room - 1, 1)] + "…"
+def cut(text: str, room: int) -> str:
+    """The text in at most `room` cells; an ellipsis says that something was left out."""
+    return text if cell_len(text) <= room else set_cell_size(text, max(room - 1, 1)).rstrip() + "…"
 
 
 def rows_for(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -15,6 +16,7 @@ from textual.widgets import Button, Input, Label, Select, TabbedContent, TabPane
 
 from vq_console.core.errors import VqError
 from vq_console.core.places import runs_dir
+from vq_console.core.text import strip_control
 from vq_console.serving.model import ServerState
 from vq_console.ui.hub import Snapshot
 from vq_console.ui.runner import RunTail, cancel_run, start_ab
@@ -22,6 +24,9 @@ from vq_console.ui.samples import read_samples
 from vq_console.ui.screens.ab_actions import AbActions
 from vq_console.ui.widgets.live import LivePane
 from vq_console.ui.widgets.results import LatencyPane, ProgressLine, QualityPane, VerdictPane
+
+if TYPE_CHECKING:
+    from vq_console.checks.live import LiveAnswer, Parting
 
 PROFILES_EVERY_S = 5.0
 POLL_EVERY_S = 0.25
@@ -69,6 +74,10 @@ class AbScreen(AbActions):
         self._urls: list[str] = []
         self._stored: Choices = ()
         self._announced = False
+        self._panes = False
+        """The panes of results are there."""
+        self._opened = False
+        """The run came from elsewhere: its arms are to be shown, whatever was chosen here."""
         self._order = 0
 
     def compose_body(self) -> ComposeResult:
@@ -88,28 +97,33 @@ class AbScreen(AbActions):
             with TabPane("Live", id="live"):
                 yield LivePane()
                 yield Input(placeholder="one prompt for both arms, Enter sends it", id="prompt", compact=True)
-            with TabPane("Latency", id="latency"):
-                yield LatencyPane()
-            with TabPane("Quality", id="quality"):
-                yield QualityPane()
-            with TabPane("Verdict", id="verdict"):
-                yield VerdictPane()
+            yield TabPane("Latency", id="latency")
+            yield TabPane("Quality", id="quality")
+            yield TabPane("Verdict", id="verdict")
         with Vertical(id="progress-box"):
             yield ProgressLine()
 
-    def on_mount(self) -> None:
-        super().on_mount()
+    def begin(self) -> None:
+        self.call_after_refresh(self._mount_panes)
         self._read_arms()
         self.set_interval(PROFILES_EVERY_S, self._read_arms)
         self.set_interval(POLL_EVERY_S, self._poll)
 
-    def on_screen_resume(self) -> None:
-        super().on_screen_resume()
+    async def _mount_panes(self) -> None:
+        """What no tab shows at first comes after the first picture."""
+        for name, pane in (("latency", LatencyPane()), ("quality", QualityPane()), ("verdict", VerdictPane())):
+            await self.query_one(f"#{name}", TabPane).mount(pane)
+        self._panes = True
+        if self.tail is not None:
+            await self.show_run(self.tail)
+
+    def resumed(self) -> None:
         app = self.console_app
-        if app.compare_arm is not None:
+        if app.compare_arm is not None or app.compare_pair is not None:
             self._read_arms()
         if app.open_run is not None:
             self.follow(app.open_run)
+            self._opened = True
             app.open_run = None
 
     # What may be chosen
@@ -120,10 +134,14 @@ class AbScreen(AbActions):
         if self.is_current or not self._stored:
             self._stored = await asyncio.to_thread(stored_arms)
             self.show_snapshot(self.console_app.hub.snapshot)
+            self._show_arms()
             wanted, self.console_app.compare_arm = self.console_app.compare_arm, None
             if wanted is not None:
                 empty = self.query_one("#arm-a", Select).is_blank()
                 self.choose(**{"a" if empty else "b": wanted})
+            pair, self.console_app.compare_pair = self.console_app.compare_pair, None
+            if pair is not None:
+                self.choose(a=pair[0], b=pair[1])
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
         choices = (*running_arms(snapshot), *((f"◇ {url}", url) for url in self._urls), *self._stored)
@@ -144,6 +162,22 @@ class AbScreen(AbActions):
         for side, value in arms.items():
             if value in known:
                 self.query_one(f"#arm-{side}", Select).value = value
+
+    def _show_arms(self) -> None:
+        """The arms of a run that was opened, chosen where they still exist and named where they do not."""
+        if not self._opened or self.tail is None or not self.tail.arms or not self._choices:
+            return
+        self._opened = False
+        known = {choice for _, choice in self._choices}
+        for side, name in ((side, self.tail.arms.get(side)) for side in "AB"):
+            if name:
+                select = self.query_one(f"#arm-{side.lower()}", Select)
+                select.prompt = strip_control(f"{name} (in the run below)")
+                found = [choice for kind in ("server", "profile") if (choice := f"{kind}:{name}") in known]
+                if found:
+                    select.value = found[0]
+                else:
+                    select.clear()
 
     def add_url(self, side: str, url: str) -> None:
         if url not in self._urls:
@@ -200,9 +234,10 @@ class AbScreen(AbActions):
         """Show a run, live or finished."""
         self.tail = RunTail(folder)
         self._announced = False
-        self.query_one(LatencyPane).clear()
-        self.query_one(QualityPane).clear()
-        self.query_one(VerdictPane).clear()
+        if self._panes:
+            self.query_one(LatencyPane).clear()
+            self.query_one(QualityPane).clear()
+            self.query_one(VerdictPane).clear()
         self._poll()
 
     @work(group="poll", exclusive=False, exit_on_error=False)
@@ -230,6 +265,9 @@ class AbScreen(AbActions):
 
     async def show_run(self, tail: RunTail) -> None:
         """Redraw progress and results."""
+        if not self._panes:
+            return
+        self._show_arms()
         with self.app.batch_update():
             self.query_one(ProgressLine).show(tail)
             self.query_one(LatencyPane).show(tail)
@@ -287,23 +325,23 @@ class AbScreen(AbActions):
 
     @work(group="live", exclusive=True, exit_on_error=False)
     async def _stream(self, chosen: tuple[str, str], prompt: str) -> None:
-        from vq_console.checks.live import LiveAnswer, Parting, stream_pair
-        from vq_console.compare.arms import resolve_endpoint
-
         pane = self.query_one(LivePane)
+        pane.begin(prompt)
         try:
-            a = await asyncio.to_thread(resolve_endpoint, chosen[0])
-            b = await asyncio.to_thread(resolve_endpoint, chosen[1])
+            # The client is loaded with the first prompt, and not on the event loop.
+            live = await asyncio.to_thread(importlib.import_module, "vq_console.checks.live")
+            arms = await asyncio.to_thread(importlib.import_module, "vq_console.compare.arms")
+            a = await asyncio.to_thread(arms.resolve_endpoint, chosen[0])
+            b = await asyncio.to_thread(arms.resolve_endpoint, chosen[1])
         except VqError as error:
             self.notify(str(error), title="Live needs running servers", severity="error", timeout=10, markup=False)
             return
         if a.label == b.label:
             b = replace(b, label=f"{b.label} (B)")
-        pane.begin(prompt)
         messages = [{"role": "user", "content": prompt}]
         drawn = 0.0
         last: tuple[LiveAnswer, LiveAnswer, Parting | None] | None = None
-        async for left, right, parting in stream_pair(a, b, messages, together=ORDERS[self._order][0]):
+        async for left, right, parting in live.stream_pair(a, b, messages, together=ORDERS[self._order][0]):
             last = left, right, parting
             now = asyncio.get_running_loop().time()
             if now - drawn >= 1 / 15:

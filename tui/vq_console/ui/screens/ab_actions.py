@@ -9,6 +9,7 @@ from typing import Any
 
 from textual import work
 
+from vq_console.compare.report import arm_name
 from vq_console.core.errors import VqError
 from vq_console.core.text import strip_control
 from vq_console.ui.runner import RunTail
@@ -87,8 +88,8 @@ class AbActions(ConsoleScreen):
             self.notify("No answers that differ were kept for this run.")
             return
         arms = (tail.summary or {}).get("arms") or {}
-        names = tuple(str((arms.get(side) or {}).get("profile") or side) for side in "AB")
-        self.app.push_screen(AnswersScreen(pairs, (names[0], names[1])))
+        names = arm_name(arms.get("A"), "A"), arm_name(arms.get("B"), "B")
+        self.app.push_screen(AnswersScreen(pairs, names))
 
     @work(exit_on_error=False)
     async def action_export(self) -> None:

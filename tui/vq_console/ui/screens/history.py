@@ -68,13 +68,11 @@ class HistoryScreen(ConsoleScreen):
                 yield Static(id="run-text")
         yield Static(EMPTY, id="history-empty", markup=False)
 
-    def on_mount(self) -> None:
-        super().on_mount()
+    def begin(self) -> None:
         self.query_one("#history-filter").display = False
         self.query_one(DataTable).add_columns("when", "arms", "state", "quality", "tags")
 
-    def on_screen_resume(self) -> None:
-        super().on_screen_resume()
+    def resumed(self) -> None:
         self.load()
         self.query_one(DataTable).focus()
 

@@ -17,6 +17,7 @@ from textual.widgets import Input, Static
 
 from vq_console.core.text import seconds_text, strip_control
 from vq_console.logs.model import Explanation
+from vq_console.serving.model import ServerState
 from vq_console.ui.details import PHASES
 from vq_console.ui.hub import Snapshot
 from vq_console.ui.logbuffer import LEVELS, LogBuffer
@@ -40,7 +41,8 @@ class LogsScreen(ConsoleScreen):
     HELP_TEXT = (
         "The log of a server, or of any vLLM anywhere: o opens a file. The explanation on the right names the "
         "root cause, its line and what to do; g jumps there. / searches (regular expression), n and N move "
-        "between matches. v and m narrow by level and process. End follows what is written."
+        "between matches. v and m narrow by level and process. End follows what is written.\n"
+        "The line on top is the whole loaded log from left to right: E error, w warning, K kernel, R ready, ┃ you."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "search", "Search", key_display="/"),
@@ -68,6 +70,8 @@ class LogsScreen(ConsoleScreen):
         self._fresh = 0
         """Lines that came since the picture was drawn."""
         self._drawn = 0.0
+        self._just_opened = False
+        """Nobody has moved in this log yet: a failed server's log goes to its root line by itself."""
         self._story: tuple[object, ...] | None = None
         """What the hub said of this log's server when it was explained."""
 
@@ -80,19 +84,20 @@ class LogsScreen(ConsoleScreen):
                 yield Static(id="explanation-text")
         yield Input(placeholder="search: regular expression, Enter finds, Esc leaves", id="log-search", compact=True)
 
-    def on_mount(self) -> None:
-        super().on_mount()
+    def begin(self) -> None:
         self.query_one("#log-search").display = False
         self.query_one("#explanation").border_title = "explanation"
         self.query_one("#explanation").display = self.console_app.settings.explanation
         self.query_one(LogView).focus()
 
-    def on_screen_resume(self) -> None:
-        super().on_screen_resume()
+    def resumed(self) -> None:
         wanted = self.console_app.log_path or self._default_path()
         if wanted and wanted != self._path:
             self.open_log(wanted)
         self._draw_head()
+
+    def resized(self) -> None:
+        self.call_after_refresh(self._draw_head)
 
     def _default_path(self) -> str | None:
         servers = self.console_app.hub.snapshot.servers
@@ -103,6 +108,7 @@ class LogsScreen(ConsoleScreen):
         """Show a file from its end; a file that cannot be read is said and nothing changes."""
         self._path = self.console_app.log_path = os.path.expanduser(path)
         self._explanation, self._explained_size, self._story = None, -1, None
+        self._just_opened = True
         self._open(self._path)
 
     @work(group="open", exclusive=True, exit_on_error=False)
@@ -134,12 +140,19 @@ class LogsScreen(ConsoleScreen):
     @work(group="explain", exclusive=True, exit_on_error=False)
     async def _explain(self, path: str) -> None:
         from vq_console.logs.explain import explain_path
+        from vq_console.serving.view import diagnose_server
+
+        server = next((s for s in self.console_app.hub.snapshot.servers if s.record.log == path), None)
+
+        def read() -> tuple[Explanation, int]:
+            explanation, size = explain_path(path), os.stat(path).st_size
+            # Where the log of a server is silent, how the server ended is not.
+            diagnosis = diagnose_server(server.record) if server is not None else None
+            return (explanation if diagnosis is None else replace(explanation, diagnosis=diagnosis)), size
 
         began = time.monotonic()
         try:
-            explanation, self._explained_size = await asyncio.to_thread(
-                lambda: (explain_path(path), os.stat(path).st_size)
-            )
+            explanation, self._explained_size = await asyncio.to_thread(read)
         except OSError as error:
             self.query_one("#explanation-text", Static).update(Text(str(error)))
             return
@@ -148,9 +161,15 @@ class LogsScreen(ConsoleScreen):
         if path == self._path:
             self._explanation = explanation
             self.query_one("#explanation-text", Static).update(explanation_text(explanation))
+            opened, self._just_opened = self._just_opened, False
+            failed = server is not None and server.record.state is ServerState.FAILED
+            if opened and failed and explanation.diagnosis.root_line and self.query_one(LogView).following:
+                self.action_root()
 
     def pump(self) -> None:
         super().pump()
+        if not self.ready:
+            return
         view = self.query_one(LogView)
         if view.buffer is None:
             if self._path is None and (path := self._default_path()):
@@ -330,13 +349,13 @@ def explanation_text(explanation: Explanation) -> Text:
     diagnosis = explanation.diagnosis
     style = {"error": "bold red", "unknown": "bold red", "warning": "bold yellow"}.get(diagnosis.severity, "bold green")
     text = Text()
-    text.append(f"{diagnosis.title}\n", style=style)
+    text.append(f"{strip_control(diagnosis.title)}\n", style=style)
     text.append(f"{diagnosis.slug}\n\n", style="dim")
-    text.append(f"{diagnosis.explanation}\n")
+    text.append(f"{strip_control(diagnosis.explanation)}\n")
     if diagnosis.severity in {"error", "warning", "unknown"}:
         for fix in diagnosis.fixes:
             text.append("\nfix  ", style="bold")
-            text.append(f"{fix.text}" + ("  (p on Servers applies it)" if fix.patch else ""))
+            text.append(strip_control(fix.text) + ("  (p on Servers applies it)" if fix.patch else ""))
         text.append("\n" if diagnosis.fixes else "")
     if diagnosis.root_line:
         text.append(
@@ -347,7 +366,7 @@ def explanation_text(explanation: Explanation) -> Text:
     facts = explanation.facts
     text.append("\nfacts\n", style="bold")
     for kernel in facts.get("kernels") or ():
-        text.append(f"{kernel.get('module')}: {kernel.get('kernel')}\n")
+        text.append(strip_control(f"{kernel.get('module')}: {kernel.get('kernel')}") + "\n")
     if not facts.get("kernels"):
         text.append("kernel line not found\n")
     for key in (
@@ -360,7 +379,7 @@ def explanation_text(explanation: Explanation) -> Text:
         "model_load_gib",
     ):
         if facts.get(key) is not None:
-            text.append(f"{key.replace('_', ' ')}: {facts[key]}\n")
+            text.append(f"{key.replace('_', ' ')}: {strip_control(str(facts[key]))}\n")
     if explanation.phases:
         text.append("\nstart-up\n", style="bold")
         longest = max(phase.seconds for phase in explanation.phases)

@@ -44,9 +44,7 @@ class MatrixScreen(ModalScreen[None]):
     def _fill(self) -> None:
         version = READ[self._version]
         head = Text(f"vLLM {version_text(version)}  ", style="bold")
-        head.append(
-            "v: next version   – cannot run   ? not known   green native, yellow weight-only or emulated", style="dim"
-        )
+        head.append("v next version   ✖ cannot run   ? not known   ◐ weight-only or emulated, else native", style="dim")
         self.query_one("#matrix-head", Static).update(head)
         rows: dict[tuple[str, str], list[Cell]] = {}
         for cell in cells(versions=[version]):

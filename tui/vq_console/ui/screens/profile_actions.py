@@ -111,6 +111,22 @@ class ProfileActions(ConsoleScreen):
             self.load()
 
     @work(exit_on_error=False)
+    async def action_compare_source(self) -> None:
+        """Compare the profile with what its checkpoint was quantized from: both arms chosen, the source first."""
+        from vq_console.profiles.origin import source_arm
+
+        profile = self.profile()
+        if profile is None:
+            return
+        try:
+            source = await asyncio.to_thread(source_arm, profile)
+        except (VqError, OSError) as error:
+            self._no(error)
+            return
+        self.console_app.compare_pair = (f"profile:{source}", f"profile:{profile.name}")
+        self.console_app.action_show("ab")
+
+    @work(exit_on_error=False)
     async def action_save(self) -> None:
         """Write the profile; a ready one is copied to the user's own."""
         from vq_console.profiles.format import parse_profile

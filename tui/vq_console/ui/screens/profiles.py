@@ -14,13 +14,16 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import DataTable, Input, Static
 
 from vq_console.core.errors import VqError
+from vq_console.core.text import strip_control
 from vq_console.engines.model import Catalogue
 from vq_console.preflight.model import Plan
 from vq_console.profiles.store import Listed
 from vq_console.ui.hub import Snapshot
 from vq_console.ui.planview import plan_text
 from vq_console.ui.screens.profile_actions import ProfileActions
+from vq_console.ui.views import cut
 from vq_console.ui.widgets.profileform import ProfileForm
+from vq_console.ui.widgets.titles import entitle
 
 
 class ProfilesScreen(ProfileActions):
@@ -44,6 +47,7 @@ class ProfilesScreen(ProfileActions):
         Binding("T", "toml", "TOML", key_display="T", tooltip="form or TOML"),
         Binding("ctrl+s", "save", "Save", tooltip="save"),
         Binding("b", "compare", "Compare", show=False, tooltip="take it as arm of an A/B"),
+        Binding("o", "compare_source", "Against source", show=False, tooltip="compare with what it was quantized from"),
         Binding("u", "duplicate", "Duplicate", show=False, tooltip="copy under another name"),
         Binding("i", "import_file", "Import", show=False, tooltip="import, with trust review"),
         Binding("e", "export", "Export", show=False, tooltip="export to the clipboard"),
@@ -61,6 +65,10 @@ class ProfilesScreen(ProfileActions):
         self._shown: tuple[Listed, ...] = ()
         self._form_first = False
         """The form stands where only one of form and plan fits."""
+        self._room = 0
+        """Cells for a name in the list."""
+        self._problem = ""
+        """Why the text is no profile."""
 
     def compose_body(self) -> ComposeResult:
         with Horizontal(id="profiles-body"):
@@ -71,8 +79,7 @@ class ProfilesScreen(ProfileActions):
             with VerticalScroll(id="plan-box", classes="detail"):
                 yield Static(id="plan")
 
-    def on_mount(self) -> None:
-        super().on_mount()
+    def begin(self) -> None:
         self.query_one("#profile-list", DataTable).add_columns("name")
         self.query_one("#profile-list-box").border_title = "profiles"
         self.query_one("#plan-box").border_title = "plan"
@@ -80,12 +87,10 @@ class ProfilesScreen(ProfileActions):
             self.query_one(ProfileForm).toggle_text()
         self._load_catalogue()
 
-    def on_screen_resume(self) -> None:
-        super().on_screen_resume()
+    def resumed(self) -> None:
         self.load()
 
-    def on_resize(self) -> None:
-        super().on_resize()
+    def resized(self) -> None:
         self._lay_out()
 
     def _lay_out(self) -> None:
@@ -93,7 +98,17 @@ class ProfilesScreen(ProfileActions):
         self.query_one("#profile-form").display = not one or self._form_first
         box = self.query_one("#plan-box")
         box.display = not one or not self._form_first
-        box.border_subtitle = "t form" if one else ""
+        entitle(box, foot="t form" if one else "")
+        self.call_after_refresh(self._fit)
+
+    def _fit(self) -> None:
+        """What was drawn for another width is drawn again."""
+        if self._list_room() != self._room:
+            self._draw_list()
+        self._draw_plan()
+
+    def _list_room(self) -> int:
+        return max(self.query_one("#profile-list").size.width - 3, 12)
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
         """The plan follows the profile, not every sample of the machine."""
@@ -119,21 +134,27 @@ class ProfilesScreen(ProfileActions):
             f"{' '.join(entry.profile.tags) if entry.profile else ''}".lower()
         )
         table = self.query_one("#profile-list", DataTable)
+        self._room = self._list_room()
         table.clear()
         for entry in self._shown:
-            text = Text(entry.name, style="bold" if entry.origin == "user" else "")
+            name = strip_control(entry.name)
+            text = Text(cut(name, self._room), style="bold" if entry.origin == "user" else "")
             if entry.error:
-                text = Text(f"✖ {entry.name} (broken)", style="red")
+                text = Text(cut(f"✖ broken: {name}", self._room), style="red")
             table.add_row(text, key=str(entry.path))
         own = sum(entry.origin == "user" for entry in self._shown)
-        self.query_one("#profile-list-box").border_subtitle = f"{own} own, {len(self._shown) - own} ready"
+        box = self.query_one("#profile-list-box")
+        entitle(box, foot=f"{own} own, {len(self._shown) - own} ready" if self._shown else "none fits")
         row = next((i for i, entry in enumerate(self._shown) if entry.name == current), 0)
         if self._shown:
             table.move_cursor(row=row)
-            if self.path is None or select:
+            if select or (self._shown[row].path != self.path and not self.dirty):
                 self._show(self._shown[row])
-        else:
-            self.query_one("#profile-head", Static).update(Text("No profile fits. n makes a new one.", style="dim"))
+        elif not self.dirty:
+            # What is not in the list is neither shown nor launched.
+            self.path, self.text, self.saved_text, self.plan = None, "", "", None
+            self.fill()
+            self._replan()
 
     @work(group="catalogue", exclusive=True, exit_on_error=False)
     async def _load_catalogue(self) -> None:
@@ -164,8 +185,7 @@ class ProfilesScreen(ProfileActions):
     def _into_form(self) -> None:
         if self.has_class("-narrow") and not self._form_first:
             self.action_pane()
-        field = "#profile-toml" if self.query_one("#profile-toml").display else "#field-model"
-        self.query_one(field).focus()
+        self.query_one(ProfileForm).enter()
 
     @work(group="show", exclusive=True, exit_on_error=False)
     async def _show(self, entry: Listed) -> None:
@@ -176,7 +196,10 @@ class ProfilesScreen(ProfileActions):
             self.text = self.saved_text = await asyncio.to_thread(read_text, entry.path)
         except VqError as error:
             self.text = self.saved_text = ""
-            self.query_one("#plan", Static).update(Text(str(error), style="red"))
+            self.plan, self._problem = None, str(error)
+            self.fill()
+            self._draw_plan()
+            return
         self.fill()
         self._replan()
 
@@ -222,19 +245,30 @@ class ProfilesScreen(ProfileActions):
             engine = choose_engine(profile.vllm, python="simulator") if simulated else None
             return plan_profile(profile, engine=engine)
 
-        pane = self.query_one("#plan", Static)
-        box = self.query_one("#plan-box")
-        try:
-            self.plan = await asyncio.to_thread(plan)
-        except VqError as error:
-            self.plan = None
-            box.border_title = "this is no profile yet"
-            pane.update(Text(str(error), style="red"))
-            return
-        version = self.plan.target.get("vllm_version")
-        box.border_title = f"plan · {self.plan.target.origin} · vLLM {version or 'not here'}"
-        width = box.size.width or self.size.width // 2
-        pane.update(plan_text(self.plan, max(width - 2, 20), ascii_only=self.console_app.settings.ascii))
+        if path is None:
+            self.plan, self._problem = None, ""
+        else:
+            try:
+                self.plan, self._problem = await asyncio.to_thread(plan), ""
+            except VqError as error:
+                self.plan, self._problem = None, str(error)
+        self._draw_plan()
+
+    def _draw_plan(self) -> None:
+        """The plan as it is known now, for the width that its pane has now."""
+        box, pane = self.query_one("#plan-box"), self.query_one("#plan", Static)
+        if self.plan is not None:
+            version = self.plan.target.get("vllm_version")
+            entitle(box, f"plan · {self.plan.target.origin} · vLLM {version or 'not here'}")
+            width = box.size.width or self.size.width // 2
+            pane.update(plan_text(self.plan, max(width - 4, 20), ascii_only=self.console_app.settings.ascii))
+        elif self._problem:
+            entitle(box, "this is no profile yet")
+            pane.update(Text(self._problem, style="red"))
+        elif self._listed and not self._shown:
+            entitle(box, "plan")
+            wanted = strip_control(self.query_one("#profile-search", Input).value)
+            pane.update(Text(f"No profile fits {wanted!r}.\n\nesc  show all\nn    new profile", style="dim"))
 
     # Keys that only move
 
@@ -252,14 +286,16 @@ class ProfilesScreen(ProfileActions):
     def action_leave(self) -> None:
         if self.has_class("-narrow") and self._form_first:
             self.action_pane()
-        self.query_one("#profile-list").focus()
+        search, table = self.query_one("#profile-search", Input), self.query_one("#profile-list")
+        if search.value and (not self._shown or self.focused is table):
+            search.value = ""
+        table.focus()
 
     def action_pane(self) -> None:
         """Where only one of form and plan fits, show the other; else go into the form."""
         if self.has_class("-narrow"):
             self._form_first = not self._form_first
             self._lay_out()
-            self.call_after_refresh(self._replan)
         else:
             self.query_one("#field-model").focus()
 

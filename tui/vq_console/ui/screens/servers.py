@@ -17,6 +17,7 @@ from vq_console.ui import details, views
 from vq_console.ui.hub import ServerSnapshot, Snapshot
 from vq_console.ui.notices import since
 from vq_console.ui.screens.server_actions import ServerActions
+from vq_console.ui.widgets.titles import entitle
 
 FIRST_RUN = (
     "\n"
@@ -36,6 +37,7 @@ class ServersScreen(ServerActions):
     """GPUs, servers, details of the selected server."""
 
     MODE = "servers"
+    EAGER = True
     TITLE_TEXT = "1 Servers"
     AUTO_FOCUS = "#servers"
     HELP_TEXT = (
@@ -82,8 +84,7 @@ class ServersScreen(ServerActions):
                     yield Static(id=name)
         yield Static(id="foot")
 
-    def on_mount(self) -> None:
-        super().on_mount()
+    def begin(self) -> None:
         self.query_one("#servers").border_title = "servers"
         for name, title in TITLES.items():
             self.query_one(f"#{name}-box").border_title = title
@@ -129,10 +130,11 @@ class ServersScreen(ServerActions):
         self._show_foot(snapshot)
 
     def _put(self, widget: Static, text: Text) -> None:
-        """Draw only what is new: at rest a picture that did not change costs nothing."""
-        if self._drawn.get(str(widget.id)) != text:
+        """Draw only what is new, and lay the screen out again only for another number of lines: at rest it is cheap."""
+        old = self._drawn.get(str(widget.id))
+        if old != text:
             self._drawn[str(widget.id)] = text
-            widget.update(text)
+            widget.update(text, layout=old is None or old.plain.count("\n") != text.plain.count("\n"))
 
     def _show_foot(self, snapshot: Snapshot) -> None:
         said = views.worst_problem(snapshot)
@@ -144,13 +146,13 @@ class ServersScreen(ServerActions):
         foot.display = bool(said[0])
         self._put(foot, views.foot_line(said, max(self.size.width - 2, 10)))
         table = self.query_one("#servers")
-        table.border_subtitle = f"since you last looked: {self._since}" if self._since else ""
+        entitle(table, foot=f"since you last looked: {self._since}" if self._since else "")
 
     def _show_gpus(self, snapshot: Snapshot) -> None:
         width = max(self.size.width - 4, 20)
         box = self.query_one("#gpus", Static)
         driver = f" · driver {snapshot.driver}" if snapshot.driver else ""
-        box.border_title = f"GPUs{driver}" if snapshot.gpus else "this machine"
+        entitle(box, f"GPUs{driver}" if snapshot.gpus else "this machine")
         lines: list[Text] = []
         servers = [server for server in snapshot.servers if server.record.state in LIVE]
         rows = max(self.size.height // 6, 1)
@@ -224,8 +226,8 @@ class ServersScreen(ServerActions):
         for pane in PANES:
             box = self.query_one(f"#{pane}-box")
             box.display = not one or pane == shown
-            box.border_title = f"{name} · {TITLES[pane]}" if one or pane == "facts" else TITLES[pane]
-            box.border_subtitle = "t next" if one else ""
+            title = f"{name} · {TITLES[pane]}" if one or pane == "facts" else TITLES[pane]
+            entitle(box, title, foot="t next" if one else "")
         width = (self.size.width if one else self.query_one("#startup-box").size.width) - 2
         seen = {key: value for key, value in server.seen.items() if key not in {"uptime_s", "cpu_pct"}}
         spoken = {key: server.metrics.get(key) for key in details.SPOKEN_METRICS}

@@ -16,6 +16,7 @@ from textual.widgets import DataTable, Static
 
 from vq_console.core.files import read_jsonl
 from vq_console.core.text import strip_control
+from vq_console.ui.widgets.titles import entitle
 
 Answer = Mapping[str, Any]
 
@@ -72,7 +73,7 @@ class AnswersScreen(ModalScreen[None]):
                 key=str(number),
             )  # fmt: skip
         for side, name in zip("ab", self._names, strict=True):
-            self.query_one(f"#answer-{side}").border_title = f"{side.upper()} {name}"
+            entitle(self.query_one(f"#answer-{side}"), f"{side.upper()} {name}")
         table.focus()
 
     @on(DataTable.RowHighlighted)

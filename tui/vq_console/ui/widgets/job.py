@@ -18,6 +18,7 @@ from textual.screen import ModalScreen
 from textual.widgets import RichLog, Static
 
 from vq_console.core.text import redact, seconds_text, strip_control
+from vq_console.ui.widgets.titles import entitle
 
 CANCEL_GRACE_S = 10.0
 
@@ -39,7 +40,7 @@ class JobScreen(ModalScreen[int | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog job") as box:
-            box.border_title = self._title
+            entitle(box, self._title)
             yield RichLog(wrap=True, markup=False, highlight=False, max_lines=5_000)
             yield Static(id="job-state")
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Static
 
-from vq_console.checks.live import LiveAnswer, Parting
+from vq_console.core.text import strip_control
+from vq_console.ui.widgets.titles import entitle
+
+if TYPE_CHECKING:
+    from vq_console.checks.live import LiveAnswer, Parting
 
 EMPTY = (
     "One prompt, both answers side by side.\n\n"
@@ -43,7 +49,7 @@ class LivePane(Vertical):
     def show(self, left: LiveAnswer, right: LiveAnswer, parting: Parting | None) -> None:
         """Draw both answers as far as they are."""
         for side, answer in (("a", left), ("b", right)):
-            self.query_one(f"#live-{side}").border_title = f"{side.upper()} {answer.label}"
+            entitle(self.query_one(f"#live-{side}"), f"{side.upper()} {answer.label}")
             self.query_one(f"#live-text-{side}", Static).update(answer_text(answer, parting.index if parting else None))
             self.query_one(f"#live-figures-{side}", Static).update(Text(figures(side.upper(), answer)))
         if parting is not None:
@@ -55,12 +61,12 @@ class LivePane(Vertical):
 def answer_text(answer: LiveAnswer, mark: int | None) -> Text:
     """The answer with token `mark` highlighted; text from the model is never markup."""
     if answer.error:
-        return Text(answer.error, style="bold red")
+        return Text(strip_control(answer.error), style="bold red")
     if mark is None or mark >= len(answer.tokens):
         return Text(answer.text)
     text = Text()
     for index, token in enumerate(answer.tokens):
-        text.append(token.text, style="reverse bold" if index == mark else "")
+        text.append(strip_control(token.text), style="reverse bold" if index == mark else "")
     return text
 
 

@@ -36,7 +36,7 @@ class LogStrip(Widget):
 
     def show(self, buffer: LogBuffer | None, position: int | None) -> None:
         """Take over marks and cursor; draws only when one of them moved."""
-        width = self.content_size.width
+        width = max(self.content_size.width - len(legend(self.content_size.width)), 0)
         if buffer is None or not buffer.entries or not width:
             return
         at = min((position or 0) * width // len(buffer.entries), width - 1)
@@ -45,6 +45,7 @@ class LogStrip(Widget):
             return
         self._seen = seen
         self._cells, self._drawn = draw(buffer, width, at)
+        self._drawn.append(legend(self.content_size.width), style="dim")
         self.refresh()
 
     def render(self) -> Text:
@@ -55,6 +56,13 @@ class LogStrip(Widget):
         near = [(abs(i - x), p) for i, p in enumerate(self._cells) if p is not None]
         if near:
             self.post_message(self.Wanted(min(near)[1]))
+
+
+def legend(width: int) -> str:
+    """What the letters mean, as far as `width` leaves room for it beside the strip itself."""
+    if width >= 100:
+        return "  E error  w warning  K kernel  R ready"
+    return "  E error K kernel R ready" if width >= 70 else ""
 
 
 def draw(buffer: LogBuffer, width: int, cursor: int) -> tuple[list[int | None], Text]:

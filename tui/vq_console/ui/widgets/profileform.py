@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.message import Message
-from textual.widgets import Input, Label, Select, Static, TextArea
+from textual.widgets import Input, Label, Select, Static
 
 from vq_console.core.text import strip_control
 from vq_console.engines.model import Catalogue
 from vq_console.profiles.model import Profile
 from vq_console.ui.planview import METHOD_HELP
+
+if TYPE_CHECKING:
+    from textual.widgets import TextArea
 
 FIELDS: tuple[tuple[str, str, str], ...] = (
     ("max_model_len", "context", "tokens; empty: the model's own"),
@@ -51,6 +54,10 @@ class ProfileForm(VerticalScroll):
         super().__init__(**more)
         self._profile: Profile | None = None
         self._filling = False
+        self._as_text = False
+        self._area: TextArea | None = None
+        self._text = ""
+        self._shown = False
 
     def compose(self) -> ComposeResult:
         yield Static(id="profile-head")
@@ -68,10 +75,14 @@ class ProfileForm(VerticalScroll):
             yield Label("any other flag")
             yield Input(id="field-free", placeholder="key = value, Enter sets; key = removes", compact=True)
             yield Static(id="other-args")
-        yield TextArea(id="profile-toml", show_line_numbers=True, tab_behavior="focus")
 
     def on_mount(self) -> None:
-        self.query_one("#profile-toml").display = False
+        self._lay_out(shown=False)
+
+    def _lay_out(self, *, shown: bool) -> None:
+        if self._area is not None:
+            self._area.display = shown and self._as_text
+        self.query_one("#form-fields").display = shown and not self._as_text
 
     def offer(self, catalogue: Catalogue) -> None:
         """Fill the choices from what this engine knows, methods on load first."""
@@ -84,15 +95,32 @@ class ProfileForm(VerticalScroll):
 
     def toggle_text(self) -> bool:
         """Switch between form and text; True when the text is shown now."""
-        area, form = self.query_one("#profile-toml"), self.query_one("#form-fields")
-        area.display, form.display = not area.display, not form.display
-        if area.display:
-            area.focus()
-        return bool(area.display)
+        self._as_text = not self._as_text
+        if self._as_text and self._area is None:
+            # The editor is dear to load and to mount, and most profiles are never edited as text.
+            from textual.widgets import TextArea
+
+            self._area = TextArea(self._text, id="profile-toml", show_line_numbers=True, tab_behavior="focus")
+            self.mount(self._area)
+        self._lay_out(shown=self._shown)
+        if self._as_text and self._shown:
+            self.enter()
+        return self._as_text
+
+    def enter(self) -> None:
+        """Put the keys into the editor or the first field, whichever is shown."""
+        if self._as_text and self._area is not None:
+            self._area.focus()
+        else:
+            self.query_one("#field-model").focus()
 
     def show(self, profile: Profile | None, text: str, path: Path | None, *, dirty: bool) -> None:
-        """Put the profile's values into the form and its text into the editor; None is text that is no profile."""
-        self._profile = profile
+        """Put the profile's values into the form and its text into the editor; None is text that is no profile.
+
+        Without a path nothing is chosen, and nothing is shown.
+        """
+        self._profile, self._shown = profile, path is not None
+        self._lay_out(shown=self._shown)
         head = Text()
         if path is not None:
             head.append(profile.name if profile else path.stem, style="bold")
@@ -100,9 +128,9 @@ class ProfileForm(VerticalScroll):
             if profile and profile.description:
                 head.append(f"\n{strip_control(profile.description)}", style="dim")
         self.query_one("#profile-head", Static).update(head)
-        area = self.query_one("#profile-toml", TextArea)
-        if area.text != text:
-            area.load_text(text)
+        self._text = text
+        if self._area is not None and self._area.text != text:
+            self._area.load_text(text)
         if profile is None:
             return
         self._filling = True
@@ -124,7 +152,10 @@ class ProfileForm(VerticalScroll):
             f"env {key} = {value if isinstance(value, str) else '(from environment)'}"
             for key, value in profile.env.items()
         ]
-        self.query_one("#other-args", Static).update(Text(strip_control("\n".join(others)), style="dim"))
+        lines = [strip_control(line).replace("\n", " ") for line in others]
+        self.query_one("#other-args", Static).update(
+            Text("\n".join(lines), style="dim", no_wrap=True, overflow="ellipsis")
+        )
         method = str(profile.args.get("quantization") or "")
         self.query_one("#method-help", Static).update(Text(METHOD_HELP.get(method, ""), style="dim"))
 
@@ -161,7 +192,7 @@ class ProfileForm(VerticalScroll):
         elif value != ("" if profile.args.get(key) is None else str(profile.args[key])):
             self.post_message(self.Patched({"set_args": {key: toml_value(value)}} if value else {"remove_args": [key]}))
 
-    @on(TextArea.Changed, "#profile-toml")
-    def _text_changed(self, event: TextArea.Changed) -> None:
+    def on_text_area_changed(self, event: TextArea.Changed) -> None:
+        """The user, or `show`, changed the editor's text."""
         event.stop()
         self.post_message(self.Edited(event.text_area.text))

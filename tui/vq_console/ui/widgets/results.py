@@ -14,7 +14,9 @@ from textual.containers import VerticalScroll
 from textual.widget import Widget
 from textual.widgets import DataTable, Static
 
-from vq_console.compare.report import interval, latency_rows, number
+from vq_console.compare.report import arm_name, interval, latency_rows, number
+from vq_console.compare.verdict import headline
+from vq_console.compare.worth_rows import worth_rows
 from vq_console.core.text import seconds_text, strip_control
 from vq_console.ui.plots import bar, curves, forest, kld_bands, plane
 from vq_console.ui.runner import RunTail
@@ -52,6 +54,9 @@ class ProgressLine(Static):
             text.append(f"  {seconds_text(float(eta))} left")
         text.append("   c cancel", style="dim")
         self.update(text)
+
+
+METRICS = "ttft to the first token, tpot each further token, e2e the whole answer: less is better; throughput: more is"
 
 
 class LatencyPane(VerticalScroll):
@@ -98,13 +103,13 @@ class LatencyPane(VerticalScroll):
         for row in latency_rows(latency):
             table.add_row(*row)
         head = (
-            "* primary; each interval's unit is the pair of interleaved blocks"
+            "* decides the verdict; the unit of an interval is the pair of blocks"
             if self._final
             else "so far; intervals hold at any time"
         )
         void = f", {latency.get('void')} void" if latency.get("void") else ""
         blocks = f"{latency['blocks']} blocks{void}; " if latency.get("blocks") else ""
-        self.query_one("#latency-head", Static).update(Text(f"{blocks}{head}", style="dim"))
+        self.query_one("#latency-head", Static).update(Text(f"{blocks}{head}\n{METRICS}", style="dim"))
         self._draw_plots()
 
     def show_samples(self, samples: Samples) -> None:
@@ -150,7 +155,11 @@ def sample_lines(samples: Samples, latency: Mapping[str, Any], width: int) -> li
 
 
 class QualityPane(VerticalScroll):
-    """Word, KLD on its bands, figures, tasks, health."""
+    """Word, KLD on its bands, figures, tasks, health; during a run the divergence so far with its interval."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._quality: Mapping[str, Any] = {}
 
     def compose(self) -> ComposeResult:
         yield Static(id="quality-text")
@@ -158,16 +167,45 @@ class QualityPane(VerticalScroll):
     def on_mount(self) -> None:
         self.clear()
 
+    def on_resize(self) -> None:
+        """A hidden pane has no width: it is drawn once it is seen."""
+        self._draw()
+
     def clear(self) -> None:
+        self._quality = {}
         self.query_one("#quality-text", Static).update(
-            Text("No quality check has run for this pair yet: g", style="dim")
+            Text("No quality check has run for this pair yet: g measures", style="dim")
         )
 
     def show(self, tail: RunTail) -> None:
-        quality = (tail.summary or {}).get("quality") if tail.summary else tail.interim.get("quality")
-        if quality:
-            width = min(max(self.size.width - 8, 40), 90)
-            self.query_one("#quality-text", Static).update(quality_text(quality, width, ascii_only=_ascii(self)))
+        quality = (tail.summary or {}).get("quality") if tail.summary else tail.interim.get("score")
+        if quality and quality != self._quality:
+            self._quality = quality
+            self._draw()
+
+    def _draw(self) -> None:
+        if not self._quality or not self.size.width:
+            return
+        width, plain = min(max(self.size.width - 4, 40), 100), _ascii(self)
+        text = so_far_text if "of" in self._quality else quality_text
+        self.query_one("#quality-text", Static).update(text(self._quality, width, ascii_only=plain))
+
+
+def so_far_text(interim: Mapping[str, Any], width: int, *, ascii_only: bool = False) -> Text:
+    """The divergence while texts are still being scored; no word before the end."""
+    kld = interim.get("kld") or {}
+    text = Text()
+    text.append("so far", style="bold")
+    text.append(f"  {kld.get('sequences')} texts, {kld.get('tokens')} tokens scored; the word comes at the end\n\n")
+    text.append(strip_control(f"KL divergence of {interim.get('of')} from {interim.get('from')}, nats per token\n"))
+    text.append("\n".join(kld_bands(kld, width, ascii_only=ascii_only)) + "\n\n")
+    text.append(f"{number(kld.get('value'))}", style="bold")
+    text.append(
+        f"   {interval(kld['ci'])} (95 %, holds at any time)"
+        if kld.get("ci")
+        else "   no interval yet: more texts needed"
+    )
+    return text
 
 
 def quality_text(quality: Mapping[str, Any], width: int, *, ascii_only: bool = False) -> Text:
@@ -192,14 +230,21 @@ def quality_text(quality: Mapping[str, Any], width: int, *, ascii_only: bool = F
     if kld.get("sequences"):
         text.append(f"{kld['sequences']} sequences, {kld.get('tokens')} tokens\n", style="dim")
     for task in quality.get("tasks") or ():
+        if not task.get("n"):
+            text.append(f"\n{strip_control(str(task['name'])):24} not one answer could be judged", style="dim")
+            continue
         text.append(
             f"\n{task['name']:24} n {number(task.get('n')):>5}  A {number(task.get('a')):>6}"
             f"  B {number(task.get('b')):>6}"
             f"  B−A {number(task.get('difference')):>7}  {interval(task.get('ci'))}"
         )
+    faults = [item for item in quality.get("health") or () if item.get("a") or item.get("b")]
+    sound = [str(item["name"]) for item in quality.get("health") or () if item not in faults]
     if quality.get("health"):
-        text.append("\n\nhealth: answers with a fault, of all\n", style="bold")
-        for item in quality["health"]:
+        text.append("\n\nanswers with a fault\n", style="bold")
+        if sound:
+            text.append(f"none in either arm: {', '.join(sound)}\n", style="dim")
+        for item in faults:
             text.append(
                 f"{item['name']:24} A {number(item.get('a')):>5}  B {number(item.get('b')):>5}"
                 f"  of {number(item.get('n'))}\n"
@@ -267,8 +312,7 @@ def verdict_text(summary: Mapping[str, Any]) -> Group:
             ", ".join(dict.fromkeys(str(k.get("kernel")) for k in facts.get("kernels") or ()))
             or "kernel not in the log"
         )
-        name = arm.get("profile") or arm.get("label") or arm.get("url")
-        words = Text(strip_control(f"{name}"), style="bold")
+        words = Text(strip_control(arm_name(arm, side)), style="bold")
         words.append(strip_control(f"  {facts.get('quantization') or 'unquantized'}  {kernels}"), style="not bold")
         grade = next((row.get("grade") for row in arm.get("asked_vs_runs") or () if row.get("kind") == "linear"), None)
         if grade and grade != "unknown":
@@ -278,13 +322,21 @@ def verdict_text(summary: Mapping[str, Any]) -> Group:
                 words.append(f"\n▲ {row['kind']}: expected {row['expected']}, runs {row['selected']}", style="bold red")
         arms.add_row(Text(side, style="bold"), words)
     parts += [arms, Text()]
+    if short := headline(summary):
+        verdict.add_row(Text("In short", style="bold"), Text(strip_control(short), style="bold"))
+        verdict.add_row("", "")
     for name, sentence in (summary.get("verdict") or {}).items():
         verdict.add_row(Text(name.capitalize(), style="bold"), Text(strip_control(str(sentence))))
         verdict.add_row("", "")
     parts.append(verdict)
+    worth = Table.grid(padding=(0, 2))
+    for row in worth_rows(summary.get("latency") or {}):
+        worth.add_row(*(Text(cell) for cell in row))
+    if worth.row_count:
+        parts += [Text("Worth", style="bold"), worth, Text()]
     flags = _grid(20)
     for item in summary.get("validity") or ():
-        flags.add_row(Text(str(item["flag"])), Text(strip_control(str(item["detail"])), style="dim"))
+        flags.add_row(Text(strip_control(str(item["flag"]))), Text(strip_control(str(item["detail"])), style="dim"))
     if summary.get("validity"):
         parts += [Text("Validity", style="bold"), flags]
     if summary.get("not_tested"):
