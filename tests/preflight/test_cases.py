@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from preflight.judging import loud, plan_of, rules_of
+from vq_console.preflight.target import TARGET_KEYS
 
 DATA = Path(__file__).parent.parent / "data" / "preflight"
 CASES: list[dict[str, Any]] = tomllib.loads((DATA / "cases.toml").read_text())["case"]
 VARIANTS: list[dict[str, Any]] = tomllib.loads((DATA / "variants.toml").read_text())["variant"]
+TWINS: list[dict[str, Any]] = tomllib.loads((DATA / "twins.toml").read_text())["twin"]
 
 NOT_PREDICTABLE = {
     # By its sizes a 14B AWQ model and one request of 40,960 tokens fit 24 GiB: 9.3 + 6.3 GiB.
@@ -42,6 +44,11 @@ def test_repaired_twin_is_silent(case: dict[str, Any]) -> None:
     assert not [finding for finding in plan.findings if finding.severity == "error"]
 
 
+def test_a_target_file_takes_every_key_of_the_cases() -> None:
+    keys = {key for case in (*CASES, *VARIANTS, *TWINS) for key in case["lint_input"]}
+    assert keys <= set(TARGET_KEYS)
+
+
 def test_score() -> None:
     hits = others = 0
     for case in CASES:
@@ -63,3 +70,16 @@ def test_variant(variant: dict[str, Any]) -> None:
     else:
         assert not [finding for finding in plan.findings if finding.severity == "error"], rules
         assert len(rules) <= 1
+
+
+@pytest.mark.parametrize("twin", TWINS, ids=[f"{n}-{twin['expected']}" for n, twin in enumerate(TWINS)])
+def test_twin(twin: dict[str, Any]) -> None:
+    plan = plan_of(twin["lint_input"])
+    hits = [finding for finding in loud(plan) if finding.rule == twin["expected"]]
+    assert hits, [(finding.rule, finding.message) for finding in plan.findings]
+    assert all(hit.fix and hit.source for hit in hits)
+    assert len(loud(plan)) <= len(hits) + 1
+    kept = {key: value for key, value in twin["lint_input"].items() if key not in twin.get("without", ())}
+    repaired = plan_of({**kept, **twin["repaired"]})
+    assert twin["expected"] not in rules_of(repaired)
+    assert not [finding for finding in repaired.findings if finding.severity == "error"]

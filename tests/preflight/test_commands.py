@@ -90,12 +90,28 @@ def test_wrong_use(words: tuple[str, ...], vq_home: Path) -> None:
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("text", ["= 1", "checkpoint = 3\n"])
-def test_a_broken_target_is_wrong_use(vq_home: Path, tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("= 1", "not valid TOML"),
+        ("checkpoint = 3", "checkpoint: must be a table"),
+        ("", "says nothing"),
+        ("# nothing", "says nothing"),
+        ("gpu_smm = 90", "gpu_smm: unknown key\n  did you mean `gpu_sm`?"),
+        ("gpu_sm = 90\nquux = 1", "quux: unknown key\n  known keys: "),
+        ('gpu_sm = "ninety"', "gpu_sm: 'ninety' is no compute capability"),
+        ('gpu_mem_gib = "24 GB"', "gpu_mem_gib: must be a number"),
+        ("plugins = 1", "plugins: must be a list"),
+    ],
+)
+def test_a_broken_target_is_wrong_use(vq_home: Path, tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "broken.toml"
     path.write_text(text)
-    with pytest.raises(VqError, match=r"broken\.toml"):
+    with pytest.raises(VqError) as caught:
         _run("lint", _profile(tmp_path, SOUND), "--target", str(path))
+    assert str(caught.value).startswith(f"{path}: ")
+    assert words in str(caught.value)
+    assert caught.value.exit_code == 2
     with pytest.raises(VqError, match=r"absent\.toml"):
         _run("lint", _profile(tmp_path, SOUND), "--target", str(tmp_path / "absent.toml"))
 
@@ -168,6 +184,29 @@ def test_the_answer_depends_on_the_machine(
     first = value["choices"][0]
     assert best in f"{first['make']} {first['profile']['args']}".upper()
     assert refused in {item["way"] for item in value["refused"]}
+
+
+def test_suggest_prints_commands_that_quantize_takes(
+    vq_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import shlex
+
+    from vq_console.commands import quantize
+    from vq_console.quantize.schemes import GROUP_SIZES, find_scheme
+
+    path = tmp_path / "b200.toml"
+    path.write_text('vllm_version = "0.33.0"\ngpu_sm = 100\ngpu_mem_gib = 178\ngpu_free_gib = 177\n')
+    assert _run("suggest", "HuggingFaceTB/SmolLM2-135M-Instruct", "--target", str(path)) == 0
+    made = [line.partition(": ")[2] for line in capsys.readouterr().out.splitlines() if line.startswith("to make ")]
+    assert len(made) >= 3
+    assert any("--group-size 64" in command for command in made)
+    parser = argparse.ArgumentParser()
+    quantize.register(parser.add_subparsers())
+    for command in made:
+        args = parser.parse_args(shlex.split(command)[1:])
+        find_scheme(args.scheme, args.method)
+        assert args.group_size in {None, *GROUP_SIZES}
+        assert args.model == "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
 def test_suggest_for_a_quantized_checkpoint_keeps_it(

@@ -16,7 +16,7 @@ from vq_console.hardware.model import Gpu, GpuProcess, Host, Machine
 from vq_console.preflight.check import plan_json, plan_profile
 from vq_console.preflight.model import Plan, Target
 from vq_console.preflight.plan import make_plan
-from vq_console.preflight.target import free_port, machine_facts, port_is_taken, target_here
+from vq_console.preflight.target import TARGET_KEYS, free_port, machine_facts, port_is_taken, target_here
 from vq_console.profiles.format import parse_profile
 from vq_console.profiles.model import EnvRef, Profile
 
@@ -239,6 +239,7 @@ def test_without_a_choice_the_first_gpus_count(vq_home: Path) -> None:
 
 def test_machine_facts_have_no_model(vq_home: Path) -> None:
     facts = machine_facts(_machine(), ENGINE)
+    assert set(facts) <= set(TARGET_KEYS)
     assert facts["driver"] == "580.65.06"
     assert "checkpoint" not in facts
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from vq_console.preflight.method import Resolution
 from vq_console.preflight.model import Finding, Fit, LayerExpectation
 from vq_console.preflight.rules import (  # noqa: F401 - importing them fills the registry
+    argument_values,
     arguments,
     config_table,
     coverage,

@@ -18,7 +18,9 @@ from vq_console.preflight.model import Plan, Target
 from vq_console.preflight.situation import Situation
 from vq_console.preflight.values import as_list, whole
 from vq_console.profiles.arguments import serve_arguments
+from vq_console.profiles.configfacts import model_facts
 from vq_console.profiles.model import EnvRef, Profile
+from vq_console.profiles.quantfacts import quantization_facts
 
 DEFAULT_LAUNCH = ("vllm", "serve")
 """What a command line shows for an engine that is not at hand (a target file)."""
@@ -51,7 +53,7 @@ def make_plan(
         if engine.device:
             facts.setdefault("device", engine.device)
     judged = Target({key: value for key, value in facts.items() if value is not None}, target.origin)
-    checkpoint = {**(checkpoint_facts or {}), **judged.checkpoint}
+    checkpoint = {**(checkpoint_facts or {}), **flat_checkpoint(judged.checkpoint)}
     situation = Situation(profile, judged, catalogue, checkpoint)
     resolution = resolve(situation)
     fit = memory_fit(situation, resolution)
@@ -84,6 +86,19 @@ def make_plan(
         findings=findings(situation, resolution, layers, fit),
         target=dataclasses.replace(judged, facts={**judged.facts, "checkpoint": checkpoint}),
     )
+
+
+_NESTED = ("quantization_config", "compression_config", "text_config", "hf_quant_config")
+
+
+def flat_checkpoint(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Facts of a checkpoint that a target describes; a config.json that stands there as it is becomes flat facts."""
+    if not any(isinstance(given.get(key), Mapping) for key in _NESTED):
+        return given
+    config = {key: value for key, value in given.items() if key != "hf_quant_config"}
+    own = given.get("hf_quant_config")
+    plain = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
+    return {**plain, **model_facts(config), **quantization_facts(config, own if isinstance(own, dict) else None)}
 
 
 def as_list_once(value: Any) -> str | None:

@@ -24,8 +24,8 @@ SHORT = {
 }
 """Short forms and aliases of `engine/arg_utils.py`, and the abbreviation that vLLM's own hint line prints."""
 
-_HUMAN = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?\s*")
-_DECIMAL = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
+_HUMAN = re.compile(r"\s*(-?\d+(?:\.\d+)?)([kKmMgGtT]?)\s*")
+_DECIMAL = {"k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 _BINARY = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 
 
@@ -52,10 +52,10 @@ def whole(value: Any) -> int | None:
     found = _HUMAN.fullmatch(str(value))
     if found is None:
         return None
-    factor = _BINARY[found[2]] if found[2] in _BINARY and found[2] else _DECIMAL[found[2].lower()]
-    if found[3]:
-        factor = _BINARY[found[2].upper()]
-    return int(float(found[1]) * factor)
+    if found[2].islower():
+        return int(float(found[1]) * _DECIMAL[found[2]])
+    # A fraction of a binary unit is refused, and so is a fraction without one.
+    return None if "." in found[1] else int(found[1]) * _BINARY[found[2]]
 
 
 def real(value: Any) -> float | None:

@@ -1,4 +1,4 @@
-"""Rules about the command line itself: flags, choices, JSON, numbers, environment variables, parsers."""
+"""Rules about the command line itself: flags, choices, JSON, environment variables, parsers."""
 
 from __future__ import annotations
 
@@ -130,6 +130,13 @@ def _settled(context: Context) -> bool:
     return context.s.exact or (version is not None and version >= READ[0])
 
 
+_OLDER = {
+    "dtype": ("auto", "half", "float16", "bfloat16", "float", "float32"),
+    "kv_cache_dtype": ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla", "nvfp4"),
+}
+"""What releases before those that were read took at most; lists that were as closed then."""
+
+
 def _one_choice(context: Context, name: str, known: tuple[str, ...] | None) -> Iterator[Hit]:
     value = context.s.args.get(name)
     if value is None or isinstance(value, dict):
@@ -138,7 +145,9 @@ def _one_choice(context: Context, name: str, known: tuple[str, ...] | None) -> I
     if not context.s.exact:
         for catalogue in knowledge.around(context.s.version):
             allowed |= set(getattr(catalogue, _CHOICES[name]) or ())
-    if not allowed or not _settled(context):
+    if not _settled(context):
+        allowed = set(_OLDER.get(name, ())) if context.s.version is not None else set()
+    if not allowed:
         return
     if name == "load_format" and str(value) in {"gguf", "bitsandbytes"}:
         # These belong to plugins, and the rule about plugins speaks of them.
@@ -228,75 +237,6 @@ def _repaired(name: str, text: str) -> Patch | None:
     return None
 
 
-@rule("cli-invalid-value", "error", source="vLLM source: config/cache.py, config/scheduler.py, config/speculative.py")
-def bad_number(context: Context) -> Iterator[Hit]:
-    """Numbers outside their range, and pairs that contradict each other."""
-    s = context.s
-    share = s.number("gpu_memory_utilization")
-    if share is not None and not 0 < share <= 1:
-        meant = round(share / 100, 2) if 1 < share <= 100 else 0.9
-        yield Hit(
-            f"--gpu-memory-utilization {share:g} is outside 0 to 1: it is a fraction, not a percentage",
-            fix=f"Use {meant}",
-            patch=put(gpu_memory_utilization=meant),
-        )
-    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_num_seqs"):
-        value = s.count(name)
-        if value is not None and value < 1:
-            yield Hit(f"--{_dashes(name)} {value} is below 1", fix="Use 1 or more", patch=put(**{name: 1}))
-    tokens, context_length = s.count("max_num_batched_tokens"), s.count("max_model_len")
-    if tokens and context_length and context_length > tokens and _unchunked(context):
-        yield Hit(
-            f"--max-num-batched-tokens {tokens} is below --max-model-len {context_length} without chunked prefill",
-            fix="Raise --max-num-batched-tokens to the context, or leave chunked prefill on",
-            patch=put(max_num_batched_tokens=context_length),
-        )
-    together = s.count("max_num_seqs")
-    if tokens and together and tokens < together:
-        yield Hit(
-            f"--max-num-batched-tokens {tokens} is below --max-num-seqs {together}",
-            fix="Raise --max-num-batched-tokens to at least --max-num-seqs",
-            patch=put(max_num_batched_tokens=together),
-        )
-    block = s.count("block_size")
-    if block is not None and (block < 1 or block & (block - 1)):
-        yield Hit(f"--block-size {block} is no power of two", fix="Use 16, 32, 64 or 128", patch=put(block_size=16))
-    port = s.count("port")
-    if port is not None and not 0 < port < 65536:
-        yield Hit(f"--port {port} is no TCP port", fix="Use 1 to 65535", patch=drop("port"))
-    length = s.args.get("max_model_len")
-    if isinstance(length, str) and length != "auto" and whole(length) is None:
-        yield Hit(
-            f"--max-model-len {length!r} is no number", fix="Use a number, 8k or auto", patch=drop("max_model_len")
-        )
-
-
-def _unchunked(context: Context) -> bool:
-    return context.s.args.get("enable_chunked_prefill") is False
-
-
-@rule("cli-invalid-value", "error", source="vLLM source: config/speculative.py SpeculativeMethod")
-def bad_speculation(context: Context) -> Iterator[Hit]:
-    """An unknown speculative method, or a table that lacks what the method needs."""
-    table = json_table(context.s.args.get("speculative_config")) or {}
-    method = table.get("method") or context.s.args.get("spec_method")
-    known = knowledge.speculative_methods(context.s.version)
-    if isinstance(method, str) and known and method not in known:
-        near = nearest(method, known)
-        yield Hit(
-            f"{method!r} is no speculative decoding method of vLLM {version_text(context.s.version)}",
-            evidence="known: " + ", ".join(sorted(known)[:20]) + " …",
-            fix=f"Use {near}" if near else "Use ngram, eagle3, mtp or another listed method",
-            patch=put(speculative_config={**table, "method": near}) if near and table else None,
-        )
-    if table and method in {"ngram", "eagle", "eagle3", "draft_model"} and "num_speculative_tokens" not in table:
-        yield Hit(
-            f"--speculative-config for {method} lacks num_speculative_tokens",
-            fix="Add num_speculative_tokens, such as 3",
-            patch=put(speculative_config={**table, "num_speculative_tokens": 3}),
-        )
-
-
 @rule("tool-parser-config", "error", source="vLLM source: tool_parsers/__init__.py, reasoning/__init__.py (0.32)")
 def bad_parser(context: Context) -> Iterator[Hit]:
     """A tool or reasoning parser that is not registered, or automatic tool choice without one."""
@@ -312,9 +252,10 @@ def bad_parser(context: Context) -> Iterator[Hit]:
         import difflib
 
         near = difflib.get_close_matches(value, known, n=1, cutoff=0.6 if exact else 0.8)
-        if exact or near:
+        if exact or near or (s.version is not None and s.version <= READ[-1]):
             yield Hit(
-                f"--{_dashes(name)} {value!r} is not registered",
+                f"--{_dashes(name)} {value!r} is not registered"
+                + ("" if exact else f" in vLLM {knowledge.READ_IN}, whose list this goes by"),
                 evidence="known: " + ", ".join(known),
                 fix=f"Use {near[0]}" if near else "Use a listed name",
                 patch=put(**{name: near[0]}) if near else None,

@@ -37,7 +37,7 @@ METHODS: tuple[Minimum, ...] = (
     _row("fp8 deepseek_v4_fp8", 75),
     _row("fbgemm_fp8", 80),
     _row("fp_quant", 100),
-    _row("modelopt", 89, "<0.24.1"),
+    _row("modelopt", 89, "<0.26.1"),
     _row("modelopt", 80),
     _row("modelopt_fp4", 75),
     _row("modelopt_mxfp8", 80),

@@ -45,7 +45,7 @@ def config_without_method(context: Context) -> Iterator[Hit]:
             )
 
 
-@rule("quant-ignore-no-effect", "warning", versions=">=0.30", source="vLLM docs: online quantization; loader source")
+@rule("quant-ignore-no-effect", "warning", versions=">=0.24", source="vLLM docs: online quantization; loader source")
 def ignore_without_effect(context: Context) -> Iterator[Hit]:
     """`ignore` steers online quantization; layers of a quantized checkpoint follow its own list."""
     s = context.s
@@ -67,8 +67,9 @@ def ignore_matches_nothing(context: Context) -> Iterator[Hit]:
     s = context.s
     shape = context.shape
     patterns = as_list((s.quant_config or {}).get("ignore"))
-    if not context.resolution.online or shape is None or not patterns or s.stated("hidden_size") is None:
+    if not context.resolution.online or shape is None or not patterns:
         return
+    guessed = s.stated("hidden_size") is None
     found = reach(patterns, shape.linears, globs=span(">=0.32").holds(s.version))
     for pattern in found.unmatched:
         if any(word in pattern for word in _ELSEWHERE):
@@ -84,7 +85,7 @@ def ignore_matches_nothing(context: Context) -> Iterator[Hit]:
             f"ignore names only some of the parts that vLLM fuses into {name}",
             evidence="all parts of a fused layer must have the same precision",
             fix=f"Name all parts of {name.rsplit('.', 1)[-1]}, or none",
-            severity="error",
+            severity="warning" if guessed else "error",
         )
 
 

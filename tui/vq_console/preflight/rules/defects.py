@@ -239,9 +239,10 @@ def mxfp8_deep_gemm(context: Context) -> Iterator[Hit]:
 def split_linear_attention(context: Context) -> Iterator[Hit]:
     """Ignore lists with the split names of linear attention, which vLLM fuses."""
     names = as_list(context.s.stated("ignore"))
-    split = [n for n in names if "linear_attn" in n and n.rsplit(".", 1)[-1] in _SPLIT]
-    fused = [n for n in names if n.rsplit(".", 1)[-1] in {"in_proj_qkvz", "in_proj_ba"} or n.endswith("linear_attn.*")]
-    if split and not fused and not context.resolution.online:
+    tails = {n.rsplit(".", 1)[-1] for n in names}
+    whole = any(n.endswith(("linear_attn.*", "linear_attn")) for n in names)
+    split = [n for n in names if "linear_attn" in n and _SPLIT.get(n.rsplit(".", 1)[-1], "") not in {"", *tails}]
+    if split and not whole and not context.resolution.online:
         yield Hit(
             "the checkpoint's ignore list names split linear-attention tensors, which vLLM fuses: 16-bit weights are "
             f"read as quantized on {version_text(context.s.version)}",
@@ -250,7 +251,11 @@ def split_linear_attention(context: Context) -> Iterator[Hit]:
         )
 
 
-_SPLIT = frozenset({"in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "in_proj_q", "in_proj_k", "in_proj_v"})
+_SPLIT = {
+    **dict.fromkeys(("in_proj_qkv", "in_proj_z", "in_proj_q", "in_proj_k", "in_proj_v"), "in_proj_qkvz"),
+    **dict.fromkeys(("in_proj_b", "in_proj_a"), "in_proj_ba"),
+}
+"""Names in the checkpoint → the one that vLLM fuses them into."""
 
 
 @rule("quant-ignore-mismatch", "warning", versions="<0.21", source="vLLM issue 40252: hybrid models, NVFP4")

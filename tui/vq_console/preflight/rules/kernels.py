@@ -314,7 +314,7 @@ def weight_only_at_large_batch(context: Context) -> Iterator[Hit]:
     s = context.s
     scheme = context.resolution.linear
     batch = s.count("max_num_seqs")
-    if scheme is None or not s.cuda or batch is None or batch < 64 or context.resolution.presumed:
+    if scheme is None or not s.cuda or batch is None or batch < 64:
         return
     if scheme.weight_only and scheme.bits <= 8 and scheme.quantized:
         better = "INT8 W8A8" if s.sm is not None and s.sm < 89 else "FP8 W8A8"

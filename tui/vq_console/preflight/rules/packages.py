@@ -109,6 +109,22 @@ _MODEL_NEEDS: dict[str, str] = {
     "smollm3": "4.53.0",
     "seed_oss": "4.56.0",
     "olmo3": "4.57.0",
+    "qwen3_next": "4.57.0",
+    "qwen3_omni_moe": "4.57.0",
+    "qwen2_5_omni": "4.52.0",
+    "granitemoehybrid": "4.52.0",
+    "falcon_h1": "4.53.0",
+    "dots1": "4.53.0",
+    "minimax": "4.53.0",
+    "glm4": "4.51.3",
+    "glm4v": "4.54.0",
+    "exaone4": "4.54.0",
+    "lfm2": "4.54.0",
+    "hunyuan_v1_dense": "4.56.0",
+    "hunyuan_v1_moe": "4.56.0",
+    "apertus": "4.56.0",
+    "cohere2": "4.48.0",
+    "olmo2": "4.47.0",
 }
 """The first transformers release that knows a model type (its changelog)."""
 _OWN_CONFIG = frozenset({"qwen3_5", "qwen3_5_moe"})

@@ -41,6 +41,21 @@ _OLD_METHODS = frozenset(
 )
 """Methods of releases before 0.20 that are gone now."""
 
+_SINCE_2026 = frozenset(
+    [
+        "auto_awq",
+        "auto_gptq",
+        "deepseek_v4_fp8",
+        "fp8_per_block",
+        "fp8_per_channel",
+        "fp8_per_tensor",
+        "int8_per_channel_weight_only",
+        "nvfp4_per_token",
+        "online",
+    ]
+)
+"""Names that no release before 0.14 had; quantizing on load went by `fp8` alone."""
+
 _NOT_METHODS = {
     "w8a8": "W8A8 is a scheme of compressed-tensors checkpoints, which vLLM detects by itself",
     "w4a16": "W4A16 is a scheme of compressed-tensors checkpoints, which vLLM detects by itself",
@@ -69,6 +84,8 @@ def _methods(situation: Situation) -> frozenset[str]:
         for end in (oldest, newest):
             names.update(end.quantization or () if end is not None else ())
         names |= _OLD_METHODS
+        if span("<0.14").holds(situation.version):
+            names -= _SINCE_2026
     return frozenset(names)
 
 
@@ -80,9 +97,8 @@ def unknown_method(context: Context) -> Iterator[Hit]:
     known = _methods(s)
     if asked is None or asked in PLUGIN_OF or not known or asked in known or asked == "marlin":
         return
-    if s.plugins and not asked.lower().startswith(("w8a8", "w4a16", "int", "fp8_w8a8")):
-        # A plugin may register names that no list of vLLM holds.
-        return
+    # A plugin may register names that no list of vLLM holds; those two register their own names alone.
+    others = {name for name in s.plugins or () if not any(plugin in name for plugin in PLUGIN_OF.values())}
     why = _NOT_METHODS.get(asked.lower().replace("-", "_"), "")
     declared = s.fact("quant_method")
     near = None if why else nearest(asked, known)
@@ -98,6 +114,7 @@ def unknown_method(context: Context) -> Iterator[Hit]:
         evidence=f"methods: {', '.join(sorted(known))}",
         fix=fix,
         patch=patch,
+        severity="warning" if others and not why else None,
     )
 
 
@@ -199,6 +216,24 @@ def overridden(context: Context) -> Iterator[Hit]:
             patch=drop("quantization"),
             severity="info",
         )
+
+
+@rule("quant-checkpoint-conflict", "error", source="vLLM source: layers/quantization/mxfp4.py, base_config.py (0.32)")
+def gpt_oss_overridden(context: Context) -> Iterator[Hit]:
+    """gpt-oss is claimed whatever was asked; from 0.32 a shorthand would quantize its MXFP4 experts again."""
+    s = context.s
+    asked = context.resolution.method.asked
+    if context.resolution.method.resolved != "gpt_oss_mxfp4" or asked not in ONLINE or asked in {"mxfp4"}:
+        return
+    again = span(">=0.32").holds(s.version)
+    yield Hit(
+        f"--quantization {asked} contradicts the checkpoint, whose experts are MXFP4"
+        + ("" if again else ": the flag is ignored"),
+        evidence="experts that a checkpoint has quantized cannot be quantized again on load" if again else "",
+        fix="Delete --quantization",
+        patch=drop("quantization"),
+        severity=None if again and not context.resolution.presumed else "warning",
+    )
 
 
 @rule("quant-method-deprecated", "error", source=VERIFY)
