@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import resource
@@ -10,6 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from vq_console.cli import build_parser
+from vq_console.commands.names import COMMANDS
 
 HEAVY = ("textual", "rich", "numpy", "scipy", "aiohttp", "psutil", "pynvml", "tomlkit", "platformdirs", "packaging")
 
@@ -34,6 +38,17 @@ def test_help_costs_little() -> None:
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     assert min(cost() for _ in range(5)) <= 0.15
+
+
+def test_commands_are_listed_alike_whichever_are_loaded() -> None:
+    everything = build_parser()
+    whole = everything.format_help()
+    assert all(build_parser(words).format_help() == whole for words in (["--help"], ["ps"], ["--ascii", "ab", "x"]))
+    action = next(a for a in everything._actions if isinstance(a, argparse._SubParsersAction))
+    assert list(action.choices) == list(COMMANDS)
+    for name, parser in action.choices.items():
+        alone = next(a for a in build_parser([name])._actions if isinstance(a, argparse._SubParsersAction))
+        assert alone.choices[name].format_help() == parser.format_help()
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def home(vq_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("vq_console.cli.GROUPS", ("profiles",))
+def home(vq_home: Path) -> Path:
     return vq_home
 
 

@@ -36,9 +36,8 @@ VQ_SIM_SPEC = '{"startup_s": 0.3}'
 
 
 @pytest.fixture
-def run(bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(bench, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command here: exit code, JSON (None without `--json`, text otherwise), words."""
-    monkeypatch.setattr(cli, "GROUPS", ("serve",))
     profiles_dir().mkdir(parents=True)
     (profiles_dir() / "sim.toml").write_text(PROFILE)
 
@@ -168,7 +167,7 @@ def test_interrupting_the_wait_leaves_the_server(bench, run: Run) -> None:
     path.write_text(PROFILE.replace("0.3", "1.5"))
     code = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2] / 'tui')!r})\n"
-        "from vq_console import cli; cli.GROUPS = ('serve',)\n"
+        "from vq_console import cli\n"
         "sys.exit(cli.main(['serve', 'sim', '--engine', 'simulator', '--wait']))"
     )
     child = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=dict(os.environ))

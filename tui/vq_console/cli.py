@@ -7,52 +7,27 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import redirect_stdout
-from typing import Any
 
 from vq_console import __version__
+from vq_console.commands.names import COMMANDS, module_of
 from vq_console.core.errors import ExitCode, VqError
 
-GROUPS = (
-    "detect",
-    "engines",
-    "profiles",
-    "lint",
-    "serve",
-    "explain",
-    "check",
-    "ab",
-    "reference",
-    "tasks",
-    "quantize",
-    "history",
-    "demo",
-)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
 _STREAMS = frozenset({None, "logs"})
 """What ends when nobody reads it any more; everything else goes on to its answer."""
 
 
-class _Names:
-    """Takes commands as subparsers do but keeps name and help only: `--help` does not pay for their arguments."""
+def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The parser of a command line: the command that `words` names in full, the others by name and help alone.
 
-    def __init__(self, real: Any = None) -> None:
-        self._real = real
-
-    def add_parser(self, name: str, **words: Any) -> _Names:
-        if self._real is not None:
-            self._real._choices_actions.append(self._real._ChoicesPseudoAction(name, (), words.get("help")))
-        return _Names()
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *words, **more: _Names()
-
-
-def build_parser(*, names_only: bool = False) -> argparse.ArgumentParser:
-    """The parser with every command of every group in `commands/`; with their names alone where only help is asked."""
+    With no words, or ones that name no command, every command is there in full.
+    """
     parser = argparse.ArgumentParser(
         prog="vq-console",
         description="Build, launch, explain and compare quantized vLLM servers. Without a command: open the console.",
@@ -60,16 +35,25 @@ def build_parser(*, names_only: bool = False) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"vq-console {__version__}")
     parser.add_argument("--ascii", action="store_true", help="open the console with ASCII symbols and lines")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for group in GROUPS:
-        module = importlib.import_module(f"vq_console.commands.{group}")
-        module.register(_Names(subparsers) if names_only else subparsers)
+    named = module_of(next((word for word in words if not word.startswith("-")), None))
+    asked = list(words) in (["--help"], ["-h"])
+    loaded: set[str] = set()
+    for name, (group, text) in COMMANDS.items():
+        if group in loaded:
+            continue
+        if asked or (named is not None and group != named):
+            # What argparse lists in its help; a parser of each command's arguments would cost more than all else.
+            subparsers._choices_actions.append(subparsers._ChoicesPseudoAction(name, (), text))
+        else:
+            importlib.import_module(f"vq_console.commands.{group}").register(subparsers)
+            loaded.add(group)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    parser = build_parser(names_only=words in (["--help"], ["-h"]))
+    parser = build_parser(words)
     try:
         args = parser.parse_args(words)
     except SystemExit as ended:
@@ -87,6 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return int(run_console())
         if args.command in _STREAMS:
             return int(args.handler(args))
+        from contextlib import redirect_stdout
+
         with redirect_stdout(_Answer(sys.stdout)):
             code = int(args.handler(args))
             sys.stdout.flush()
@@ -164,6 +150,8 @@ def _let_go(stream: Any) -> None:
 
 def _error_json(message: str, hint: str) -> None:
     """An error as the one JSON object on standard output."""
+    import json
+
     value = {"schema": "vq-console/error/1", "error": {"message": message, "hint": hint}}
     print(json.dumps(value, ensure_ascii=False))
 

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from vq_console.commands.common import Subparsers, add_command, emit, say
+from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -14,9 +15,7 @@ if TYPE_CHECKING:
 
 def register(subparsers: Subparsers) -> None:
     """Add the command."""
-    parser = add_command(
-        subparsers, "demo", "make an engine, a model and two servers, and compare them", run_demo_command
-    )
+    parser = add_command(subparsers, "demo", help_of("demo"), run_demo_command)
     parser.add_argument("--simulated", action="store_true", help="no download, no GPU: a stand-in engine, in seconds")
     parser.add_argument(
         "--prepare", action="store_true", help="only make the engine and the models, and say where they are"

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from vq_console.commands.common import Subparsers, add_command, emit, table
+from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def register(subparsers: Subparsers) -> None:
     """Add the command."""
-    parser = add_command(subparsers, "detect", "show GPUs, host and vLLM installations", run_detect)
+    parser = add_command(subparsers, "detect", help_of("detect"), run_detect)
     parser.add_argument(
         "--as-target", action="store_true", help="print a target file, for `lint --target` on another machine"
     )

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from vq_console.commands.common import Subparsers, add_command, emit, say, table
+from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _KINDS = ("cpu", "cuda", "compressor")
 
 def register(subparsers: Subparsers) -> None:
     """Add the commands of this group."""
-    group = subparsers.add_parser("engines", help="vLLM installations", description="vLLM installations")
+    group = subparsers.add_parser("engines", help=help_of("engines"), description="vLLM installations")
     actions = group.add_subparsers(dest="action", metavar="ACTION", required=True)
     add_command(actions, "list", "list the vLLM installations of this machine", run_list)
     catalog = add_command(actions, "catalog", "what one vLLM accepts, read from its source", run_catalog)

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from vq_console.commands.common import Subparsers, add_command, emit
+from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode, MissingError
 
 if TYPE_CHECKING:
@@ -17,9 +18,7 @@ if TYPE_CHECKING:
 
 def register(subparsers: Subparsers) -> None:
     """Add the command."""
-    explain = add_command(
-        subparsers, "explain", "say what happened in a vLLM log, and what to do about it", run_explain
-    )
+    explain = add_command(subparsers, "explain", help_of("explain"), run_explain)
     explain.add_argument("log", metavar="LOGFILE", help="a log file, or - for standard input")
     explain.add_argument(
         "--profile", metavar="P", help="the profile it was started from: expected against selected kernels"

@@ -5,24 +5,25 @@ from __future__ import annotations
 import argparse
 
 from vq_console.commands.common import Subparsers, add_command, confirm, emit, say, table
+from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode
 
 
 def register(subparsers: Subparsers) -> None:
     """Add the commands of this group."""
-    parser = add_command(subparsers, "history", "list, tag, import and delete runs", run_history)
+    parser = add_command(subparsers, "history", help_of("history"), run_history)
     parser.add_argument("action", nargs="?", default="list", choices=("list", "tag", "note", "import", "delete"))
     parser.add_argument("run", nargs="?", help="a run: name, beginning of it, tag or `last`; for import a bundle")
     parser.add_argument("words", nargs="*", help="tags to add (-TAG removes), or the note")
     parser.add_argument("--filter", metavar="TEXT", help="only runs whose name, arms, tags or machine contain this")
     parser.add_argument("--yes", action="store_true", help="do not ask before deleting")
 
-    report = add_command(subparsers, "report", "print or write the report of a run", run_report)
+    report = add_command(subparsers, "report", help_of("report"), run_report)
     report.add_argument("run")
     report.add_argument("--format", choices=("md", "html", "json", "csv", "bundle"), default="md")
     report.add_argument("--out", metavar="FILE", help="write there instead of standard output")
 
-    diff = add_command(subparsers, "diff", "compare two runs of the same pair", run_diff)
+    diff = add_command(subparsers, "diff", help_of("diff"), run_diff)
     diff.add_argument("before")
     diff.add_argument("after")
     diff.add_argument("--fail-on-regression", action="store_true", help="exit 1 when anything got worse")

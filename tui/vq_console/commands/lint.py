@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from vq_console.commands.common import Subparsers, add_command, emit, say, table
+from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode, ProfileError, UsageError
 
 if TYPE_CHECKING:
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
 
 def register(subparsers: Subparsers) -> None:
     """Add the commands of this group."""
-    lint = add_command(subparsers, "lint", "say before a launch what will happen and what is wrong", run_lint)
+    lint = add_command(subparsers, "lint", help_of("lint"), run_lint)
     lint.add_argument("profile", nargs="?", help="name, or path of a file")
     lint.add_argument("--all", action="store_true", help="every profile: what an engine upgrade will break")
     _where(lint)
-    advise = add_command(subparsers, "suggest", "rank the ways of serving a model on this machine", run_suggest)
+    advise = add_command(subparsers, "suggest", help_of("suggest"), run_suggest)
     advise.add_argument("model", help="hub id or path")
     _where(advise)
-    grid = add_command(subparsers, "matrix", "print which kernel serves which method on which GPU", run_matrix)
+    grid = add_command(subparsers, "matrix", help_of("matrix"), run_matrix)
     grid.add_argument("--sm", metavar="SM", action="append", help="a capability such as 90 or 9.0; may be repeated")
     grid.add_argument("--vllm", metavar="VERSION", action="append", help="a version; may be repeated")
     grid.add_argument("--method", metavar="TEXT", default="", help="only methods whose name has this in it")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vq_console.commands import profiles_travel as travel
 from vq_console.commands.common import Subparsers, add_command, confirm, emit, say, table
+from vq_console.commands.names import help_of
 from vq_console.commands.profiles_show import listed_json, newest_flags, plain, profile_json, unknown_flags
 from vq_console.core.errors import ExitCode
 
@@ -21,9 +22,7 @@ ALIASES = {"shell": "command", "k8s": "kubernetes", "docker-compose": "compose",
 
 def register(subparsers: Subparsers) -> None:
     """Add the commands of this group."""
-    parser = subparsers.add_parser(
-        "profiles", help="list, make, change, share profiles", description="Profiles: how to serve a model."
-    )
+    parser = subparsers.add_parser("profiles", help=help_of("profiles"), description="Profiles: how to serve a model.")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
     add_command(actions, "list", "list your own and the ready profiles", run_list)
 
@@ -84,9 +83,7 @@ def register(subparsers: Subparsers) -> None:
 
     add_command(actions, "schema", "print the JSON Schema of a profile file", travel.run_schema)
 
-    pull = add_command(
-        subparsers, "pull", "fetch a model from the hub; `smollm2` makes the starter model", travel.run_pull
-    )
+    pull = add_command(subparsers, "pull", help_of("pull"), travel.run_pull)
     pull.add_argument("model", help="hub id, or `smollm2`")
     pull.add_argument("--revision", help="branch, tag or commit; pinned to a commit when fetched")
     pull.add_argument("--to", metavar="FOLDER", help="a folder instead of the Hugging Face cache")

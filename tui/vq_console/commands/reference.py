@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from vq_console.commands.common import Subparsers, add_command, emit, say, table
+from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode
 
 
@@ -13,7 +14,7 @@ def register(subparsers: Subparsers) -> None:
     """Add the command group."""
     parser = subparsers.add_parser(
         "reference",
-        help="record a baseline for the quality check, replay it on another arm",
+        help=help_of("reference"),
         description="Record a baseline once; replay it on any later arm, also when both never run together.",
     )
     parser.set_defaults(handler=lambda _: _usage(parser))

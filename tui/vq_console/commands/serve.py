@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from vq_console.commands.common import Subparsers, add_command, amount, confirm, count, emit, say, table
+from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ JSON_LINES = 1000
 
 def register(subparsers: Subparsers) -> None:
     """Add the commands of this group."""
-    serve = add_command(subparsers, "serve", "start a profile's server; it outlives this command", run_serve)
+    serve = add_command(subparsers, "serve", help_of("serve"), run_serve)
     serve.add_argument("profile", metavar="PROFILE", help="name or path of a profile")
     serve.add_argument("--wait", action="store_true", help="follow the start until a token came out")
     serve.add_argument("--engine", metavar="PYTHON", help="interpreter of the vLLM to use, or `simulator`")
@@ -35,41 +36,39 @@ def register(subparsers: Subparsers) -> None:
     serve.add_argument("--force", action="store_true", help="start although preflight says that it will fail")
     serve.add_argument("--trust", action="store_true", help="agree to what a profile from elsewhere can do")
 
-    attach = add_command(
-        subparsers, "attach", "watch a server that was started elsewhere; lists them without URL", run_attach
-    )
+    attach = add_command(subparsers, "attach", help_of("attach"), run_attach)
     attach.add_argument("url", metavar="URL", nargs="?", help="its address, with or without /v1")
     attach.add_argument("--pid", type=int, help="the process of a server on this machine")
     attach.add_argument("--container", metavar="C", help="a Docker container on this machine")
     attach.add_argument("--name", metavar="N", help="what to call it")
     attach.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds its key")
 
-    add_command(subparsers, "ps", "list servers, with what runs and what is wrong", run_ps)
+    add_command(subparsers, "ps", help_of("ps"), run_ps)
 
-    stop = add_command(subparsers, "stop", "stop a server and wait until nothing of it is left", run_stop)
+    stop = add_command(subparsers, "stop", help_of("stop"), run_stop)
     stop.add_argument("name", metavar="NAME", nargs="*")
     stop.add_argument("--all", action="store_true", help="every server that was started here")
     stop.add_argument("--timeout", metavar="S", type=amount, default=30.0, help="seconds before it is killed (30)")
     stop.add_argument("--forget", action="store_true", help="also remove its record and log; detaches an attached one")
 
-    restart = add_command(subparsers, "restart", "stop a server and start its profile again, as it is now", run_restart)
+    restart = add_command(subparsers, "restart", help_of("restart"), run_restart)
     restart.add_argument("name", metavar="NAME")
     restart.add_argument("--wait", action="store_true", help="follow the start until a token came out")
 
-    fix = add_command(subparsers, "fix", "change the profile as the diagnosis says and start it again", run_fix)
+    fix = add_command(subparsers, "fix", help_of("fix"), run_fix)
     fix.add_argument("name", metavar="NAME")
     fix.add_argument("--choose", metavar="K", type=int, help="which of the fixes, counted from 1")
     fix.add_argument("--dry-run", action="store_true", help="only show the change")
     fix.add_argument("--wait", action="store_true", help="follow the start until a token came out")
 
-    logs = add_command(subparsers, "logs", "print or follow a server's log", run_logs)
+    logs = add_command(subparsers, "logs", help_of("logs"), run_logs)
     logs.add_argument("name", metavar="NAME")
     logs.add_argument("-f", "--follow", action="store_true", help="go on as it grows")
     part = logs.add_mutually_exclusive_group()
     part.add_argument("--head", metavar="N", type=count, help="only the first N lines")
     part.add_argument("--tail", metavar="N", type=count, help="only the last N lines")
 
-    reap = add_command(subparsers, "reap", "find and remove what dead servers left behind", run_reap)
+    reap = add_command(subparsers, "reap", help_of("reap"), run_reap)
     reap.add_argument("--yes", action="store_true", help="remove without asking")
 
 

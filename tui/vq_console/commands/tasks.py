@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from vq_console.commands.common import Subparsers, add_command, emit, say, table
+from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode
 
 
@@ -12,7 +13,7 @@ def register(subparsers: Subparsers) -> None:
     """Add the command group."""
     parser = subparsers.add_parser(
         "tasks",
-        help="list the task generators, run them on an arm, import lm_eval samples",
+        help=help_of("tasks"),
         description="Task items made from seeds, with answers that a program checks.",
     )
     parser.set_defaults(handler=lambda _: _usage(parser))
