@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 
 from vq_console.commands.common import Subparsers, add_command, emit, say
+from vq_console.commands.latency_words import add_load_options, load_settings
+from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode
 
 
 def register(subparsers: Subparsers) -> None:
     """Add the commands of this group."""
-    parser = add_command(subparsers, "ab", "compare two arms for speed, quality and memory", run_ab_command)
-    parser.add_argument("a", metavar="A", help="a profile, server:NAME, ref:NAME or URL")
+    parser = add_command(subparsers, "ab", help_of("ab"), run_ab_command)
+    parser.add_argument(
+        "a", metavar="A", help="a profile, server:NAME, ref:NAME, URL or source:NAME (what NAME was quantized from)"
+    )
     parser.add_argument("b", metavar="B", help="the other arm")
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--quick", action="store_const", const="quick", dest="mode", help="minutes (the default)")
@@ -29,8 +33,11 @@ def register(subparsers: Subparsers) -> None:
     parser.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the key of a URL arm")
     parser.add_argument("--seed", type=int, help="seed of prompts and block order; recorded either way")
     parser.add_argument("--latency-minutes", type=float, metavar="M", help="budget of the latency check")
-    parser.add_argument("--levels", metavar="C,C", help="streams of the latency check, such as 1,8,32,64")
     parser.add_argument("--quality-minutes", type=float, metavar="M", help="budget of the quality check")
+    add_load_options(parser)
+    parser.add_argument(
+        "--copy-test", action="store_true", help="measure the memory bandwidth with the engine's Python, for the floor"
+    )
     parser.add_argument("--keep", action="store_true", help="leave servers running that were started for this")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     parser.add_argument(
@@ -42,7 +49,7 @@ def register(subparsers: Subparsers) -> None:
     )
     parser.set_defaults(mode="quick")
 
-    ask = add_command(subparsers, "ask", "send one prompt to two arms and show where they part", run_ask)
+    ask = add_command(subparsers, "ask", help_of("ask"), run_ask)
     ask.add_argument("a", metavar="A")
     ask.add_argument("b", metavar="B")
     ask.add_argument("prompt", metavar="PROMPT", help="the user message, or - to read it from standard input")
@@ -62,10 +69,13 @@ def run_ab_command(args: argparse.Namespace) -> ExitCode:
     for minutes in (args.latency_minutes, args.quality_minutes):
         if minutes is not None and not 0 < minutes < 1e4:
             raise UsageError(f"a budget of {minutes:g} minutes cannot be meant", "give a number above 0")
-    if args.prompts and not Path(args.prompts).is_file():
-        raise UsageError(f"{args.prompts}: no such file", "--prompts takes a JSONL file of requests")
+    if args.prompts:
+        from vq_console.checks.tasks.user_file import read_prompts
+
+        if not Path(args.prompts).is_file():
+            raise UsageError(f"{args.prompts}: no such file", "--prompts takes a JSONL file of requests")
+        read_prompts(Path(args.prompts))
     both = args.latency == args.quality
-    levels = _levels(args.levels) if args.levels else None
     settings = AbSettings(
         mode=args.mode,
         latency=args.latency or both,
@@ -79,7 +89,8 @@ def run_ab_command(args: argparse.Namespace) -> ExitCode:
         latency_budget_s=args.latency_minutes * 60 if args.latency_minutes else None,
         quality_budget_s=args.quality_minutes * 60 if args.quality_minutes else None,
         keep=args.keep,
-        levels=levels,
+        load=load_settings(args),
+        copy_test=args.copy_test,
     )
     outcome = run_ab(args.a, args.b, settings, say, run=args.run)
     failed = failed_gates(outcome.summary, gates)
@@ -93,18 +104,6 @@ def run_ab_command(args: argparse.Namespace) -> ExitCode:
     if outcome.partial:
         return ExitCode.PARTIAL
     return ExitCode.NO if failed else ExitCode.DONE
-
-
-def _levels(text: str) -> tuple[int, ...]:
-    from vq_console.checks.latency_settings import LatencySettings
-    from vq_console.core.errors import UsageError
-
-    try:
-        levels = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"--levels {text!r}: numbers were expected", "for example --levels 1,8,32") from None
-    LatencySettings().with_levels(*levels)
-    return levels
 
 
 def print_verdict(summary: dict[str, object]) -> None:

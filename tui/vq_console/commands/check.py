@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vq_console.commands.common import Subparsers, add_command, emit, say, table
+from vq_console.commands.latency_words import add_load_options, load_settings
+from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 def register(subparsers: Subparsers) -> None:
     """Add `check latency` and `check quality`."""
     parser = subparsers.add_parser(
-        "check", help="measure one server: latency or quality", description="Measure one server: latency or quality."
+        "check", help=help_of("check"), description="Measure one server: latency or quality."
     )
     parser.set_defaults(handler=lambda _: _usage(parser))
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", title="checks")
@@ -33,13 +35,8 @@ def register(subparsers: Subparsers) -> None:
         command.add_argument("--seed", type=int, default=0, help="of prompts and order (default 0)")
         command.add_argument("--out", type=Path, metavar="DIR", help="where raw samples go (default: a new run folder)")
         command.set_defaults(mode="quick")
-    latency.add_argument("--levels", metavar="C,C", help="concurrency levels of your own, such as 1,8,32")
-    latency.add_argument("--lengths", metavar="IN/OUT", help="prompt and output tokens of your own, such as 512/128")
-    latency.add_argument("--requests", metavar="F.jsonl", help="replay your own requests instead of made prompts")
-    latency.add_argument("--chat", action="store_true", help="use /v1/chat/completions")
+    add_load_options(latency)
     latency.add_argument("--sweep", action="store_true", help="double the streams until throughput ends to grow")
-    latency.add_argument("--slo", metavar="TTFT/TPOT", help="objective in milliseconds (default 2000/100)")
-    latency.add_argument("--price", type=float, metavar="P", help="price of the device per hour, for cost per token")
     quality.add_argument("--prompts", type=Path, metavar="F.jsonl", help="your own prompts")
 
 
@@ -111,23 +108,10 @@ def _latency(args: argparse.Namespace) -> ExitCode:
     from vq_console.checks.latency import LatencySettings, check_latency
     from vq_console.checks.latency_sweep import sweep_latency
     from vq_console.compare.arms import resolve_endpoint
-    from vq_console.core.errors import UsageError
 
-    endpoint = resolve_endpoint(args.arm)
     settings = LatencySettings.of(args.mode, seed=args.seed, budget_s=args.minutes * 60 if args.minutes else None)
-    try:
-        if args.levels:
-            settings = settings.with_levels(*(int(level) for level in args.levels.split(",")))
-        if args.lengths:
-            into, _, out = args.lengths.partition("/")
-            settings = replace(settings, prompt_tokens=int(into), output_tokens=int(out))
-        if args.slo:
-            ttft, _, tpot = args.slo.partition("/")
-            settings = replace(settings, slo_ttft_s=float(ttft) / 1000, slo_tpot_s=float(tpot) / 1000)
-    except ValueError as error:
-        hint = "Such as --levels 1,8,32, --lengths 512/128 and --slo 2000/100."
-        raise UsageError(f"--levels, --lengths or --slo: {error}", hint) from error
-    settings = replace(settings, chat=args.chat, requests_file=args.requests, price_per_hour=args.price)
+    settings = replace(settings, **load_settings(args))
+    endpoint = resolve_endpoint(args.arm)
     words = _Words()
     folder = _run_folder(args, endpoint)
     with _watched(words):

@@ -13,12 +13,13 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vq_console import __version__
 from vq_console.compare import history
+from vq_console.compare.bandwidth import floors_of
 from vq_console.compare.differences import find_differences
 from vq_console.compare.open import Arm, open_arm, place_arms, prepare_arm
 from vq_console.compare.placement import Placement
@@ -59,8 +60,10 @@ class AbSettings:
     within_s: float | None = None
     """Seconds for the whole run, starts of servers included: the checks share what the starts left."""
     keep: bool = False
-    levels: tuple[int, ...] | None = None
-    """Streams of the latency check; None leaves them to the mode."""
+    load: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of LatencySettings (levels, lengths, objective …) that differ from the mode's own."""
+    copy_test: bool = False
+    """Measure memory bandwidth by copying, for the floor beside the figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +221,7 @@ def latency_settings(settings: AbSettings, seed: int) -> LatencySettings:
     """The latency check of these settings."""
     from vq_console.checks.latency_settings import LatencySettings
 
-    chosen = LatencySettings.of(settings.mode, seed=seed, budget_s=settings.latency_budget_s)
-    return chosen.with_levels(*settings.levels) if settings.levels else chosen
+    return replace(LatencySettings.of(settings.mode, seed=seed, budget_s=settings.latency_budget_s), **settings.load)
 
 
 def run_quality_part(
@@ -289,6 +291,9 @@ def summarize(
     partial: bool,
 ) -> dict[str, Any]:
     """The answer of `ab --json` from what the arms said and the checks measured."""
+    if latency:
+        rows, notes = floors_of((a, b), latency, copy_test=settings.copy_test)
+        latency, validity = {**latency, "floor": rows}, [*validity, *notes]
     not_tested = [] if settings.quality else ["quality"]
     not_tested += [] if settings.latency else ["latency"]
     if quality and not quality.get("tasks"):
