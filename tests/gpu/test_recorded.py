@@ -35,9 +35,12 @@ def test_the_log_says_what_was_read_from_it_there(run: dict[str, Any]) -> None:
 @pytest.mark.parametrize("run", RUNS, ids=IDS)
 def test_kernels_are_those_that_preflight_expects(run: dict[str, Any]) -> None:
     rows = asked_vs_runs(_plan(run).layers, explain_path(DATA / f"{run['name']}.log").facts)
-    assert not [row for row in rows if row.alarm]
+    # NVFP4 on Hopper: the kernel is the foretold one, and still not what was asked for.
+    assert [row.selected for row in rows if row.alarm] == (
+        ["MarlinNvFp4LinearKernel"] if run["name"] == "fit-nvfp4" else []
+    )
     linear = [row for row in rows if row.kind == "linear"]
-    assert all(row.selected == row.expected for row in linear)
+    assert all(row.selected == row.expected for row in linear if not row.alarm)
     logged = {kernel["kernel"] for kernel in run["logged"]["kernels"] or ()}
     assert {row.selected for row in linear if row.selected} == logged
 

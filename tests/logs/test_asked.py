@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from logs.cases import DATA
+from preflight.judging import plan_of
 from vq_console.logs.asked import asked_vs_runs
 from vq_console.logs.explain import explain_path
 from vq_console.logs.kernels import linear_kernel, moe_backend, number_format, promises_activations
@@ -31,15 +34,47 @@ def test_a_silent_fallback_raises_the_alarm() -> None:
     assert row.detail == "expected native, runs weight-only"
 
 
-def test_a_fallback_that_was_expected_is_no_alarm() -> None:
-    layer = LayerExpectation("linear", 128, "FP8 W8A8", "MarlinFP8ScaledMMLinearKernel", "weight-only")
-    (row,) = asked_vs_runs([layer], _facts(("Fp8LinearMethod", "MarlinFP8ScaledMMLinearKernel")))
-    assert (row.grade, row.alarm) == ("weight-only", False)
+@pytest.mark.parametrize(
+    ("scheme", "kernel", "grade"),
+    [
+        ("FP8 W8A8 per tensor", "MarlinFP8ScaledMMLinearKernel", "weight-only"),
+        ("NVFP4 W4A4", "MarlinNvFp4LinearKernel", "weight-only"),
+        ("MXFP8", "MarlinMxfp8LinearKernel", "weight-only"),
+        ("NVFP4 W4A4", "EmulationNvFp4LinearKernel", "emulated"),
+    ],
+)
+def test_a_fallback_that_preflight_foretold_is_still_not_what_was_asked(scheme: str, kernel: str, grade: Any) -> None:
+    (row,) = asked_vs_runs([LayerExpectation("linear", 128, scheme, kernel, grade)], _facts(("m", kernel)))
+    assert (row.expected, row.selected, row.grade, row.alarm) == (scheme, kernel, grade, True)
+    assert row.detail.endswith("Preflight foretold it.")
+
+
+@pytest.mark.parametrize("scheme", ["FP8 W8A16", "NVFP4 W4A16", "MXFP4 W4A16", "W4A16 g128", "GGUF"])
+def test_weights_alone_that_were_asked_for_are_no_alarm(scheme: str) -> None:
+    layer = LayerExpectation("linear", 128, scheme, "MarlinFP8ScaledMMLinearKernel", "weight-only")
+    (row,) = asked_vs_runs([layer], _facts(("m", "MarlinFP8ScaledMMLinearKernel")))
+    assert not row.alarm
+
+
+@pytest.mark.parametrize(
+    ("expected", "selected", "alarm"),
+    [
+        ("MacheteLinearKernel", ("MarlinLinearKernel",), True),
+        ("MacheteLinearKernel", ("ExllamaLinearKernel",), True),
+        ("MarlinLinearKernel", ("TritonW4A16LinearKernel",), True),
+        ("MacheteLinearKernel", ("MacheteLinearKernel", "MarlinLinearKernel"), False),
+        ("MarlinLinearKernel", ("MacheteLinearKernel",), False),
+        ("MarlinLinearKernel", ("HummingLinearKernel",), False),
+    ],
+)
+def test_a_slower_kernel_for_integer_weights(expected: str, selected: tuple[str, ...], alarm: bool) -> None:
+    layer = LayerExpectation("linear", 128, "W4A16 g32", expected, "native")
+    (row,) = asked_vs_runs([layer], _facts(*(("CompressedTensorsWNA16", name) for name in selected)))
+    assert (row.alarm, row.expected) == (alarm, expected)
 
 
 def test_another_kernel_of_the_same_kind_is_said_but_no_alarm() -> None:
-    layer = LayerExpectation("linear", 128, "W4A16", "MacheteLinearKernel", "native")
-    (row,) = asked_vs_runs([layer], _facts(("CompressedTensorsWNA16", "MarlinLinearKernel")))
+    (row,) = asked_vs_runs([_FP8], _facts(("Fp8LinearMethod", "ChannelWiseTorchFP8ScaledMMLinearKernel")))
     assert (row.alarm, row.detail) == (False, "another kernel of the same kind")
 
 
@@ -182,3 +217,33 @@ def test_every_kernel_of_preflights_table_is_known_here() -> None:
 )
 def test_which_methods_quantize_activations(module: str, promised: bool) -> None:
     assert promises_activations(module) is promised
+
+
+def _judged() -> list[tuple[str, str, dict[str, Any], Path]]:
+    """(name, right diagnosis, what was launched where, log) of recorded logs that are healthy or a slow fallback."""
+    answers = tomllib.loads((DATA / "real" / "answers.toml").read_text())["log"]
+    found = [(a["file"], a["diagnosis"], a.get("lint_input"), DATA / "real" / a["file"]) for a in answers]
+    for folder in sorted((DATA / "cases").iterdir()):
+        case = tomllib.loads((folder / "case.toml").read_text())
+        found.append((case["id"], case["expected_diagnosis"], case.get("lint_input"), folder / "log.txt"))
+    return [row for row in found if row[2] and row[1] in ("healthy", "kernel-slow-fallback")]
+
+
+def test_recorded_fallbacks_raise_the_alarm_and_native_runs_never() -> None:
+    alarms = {}
+    for name, diagnosis, launched, log in _judged():
+        rows = asked_vs_runs(plan_of(launched).layers, explain_path(log).facts)
+        alarms[name] = (diagnosis, [row.selected for row in rows if row.alarm])
+    assert {name: selected for name, (_, selected) in alarms.items() if selected} == {
+        # NVFP4 on Hopper serves well, but in 16 bits.
+        "h200-vllm-0.26.0/healthy-nvfp4-modelopt.log": ["MarlinNvFp4LinearKernel"],
+        "mxfp8-on-l40s-marlin": ["MarlinMxfp8LinearKernel"],
+        "nvfp4-w4a16-kernel-preferred-sm121": ["FlashInferCuteDslNvFp4W4A16LinearKernel"],
+        "tricky-crlf-continuation": ["EmulationNvFp4LinearKernel"],
+        "mxfp4-activation-ignored-marlin": ["MarlinMxFp4LinearKernel"],
+        # Versions that warn of it without naming the kernel.
+        "marlin-fp8-fallback-a100": ["a weight-only kernel"] * 2,
+        "marlin-fp4-fallback-on-blackwell": ["a weight-only kernel"],
+    }
+    assert all(selected for diagnosis, selected in alarms.values() if diagnosis == "kernel-slow-fallback")
+    assert len(alarms) > 15

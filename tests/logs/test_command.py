@@ -144,7 +144,7 @@ def test_expected_against_selected(tmp_path: Path) -> None:
         "151936\n"
         'dtype = "bfloat16"\n'
     )
-    for sm, alarm in ((86, False), (89, True)):
+    for sm, expected in ((86, "FP8 W8A8 per tensor"), (89, "ScaledMMLinearKernel")):
         target = tmp_path / f"{sm}.toml"
         target.write_text(f'vllm_version = "0.32.0"\ngpu_sm = {sm}\ngpu_count = 1\ngpu_mem_gib = 24\n{checkpoint}')
         log = str(_CASES / "healthy-fp8-per-tensor-a5000-marlin" / "log.txt")
@@ -152,5 +152,6 @@ def test_expected_against_selected(tmp_path: Path) -> None:
         assert result.returncode == 0, result.stderr
         rows = {row["kind"]: row for row in json.loads(result.stdout)["asked_vs_runs"]}
         assert rows["linear"]["selected"] == "MarlinFP8ScaledMMLinearKernel"
-        assert rows["linear"]["expected"]
-        assert rows["linear"]["alarm"] is alarm
+        assert rows["linear"]["alarm"] is True, "weights alone are not what FP8 asks for, foretold or not"
+        assert expected in rows["linear"]["expected"]
+        assert ("foretold" in rows["linear"]["detail"]) is (sm == 86)

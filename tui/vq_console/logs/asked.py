@@ -5,6 +5,7 @@ A silent fallback raises an alarm; a missing line is `not found`, never a guess.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,10 @@ from vq_console.logs.model import AskedVsRuns
 from vq_console.preflight.model import Grade, LayerExpectation
 
 _ORDER: Mapping[str, int] = {"native": 3, "weight-only": 2, "emulated": 1, "unquantized": 0, "unsupported": 0}
+_ASKS_ACTIVATIONS = re.compile(r"(?:FP8|MXFP[48]|NVFP4|INT8|W[48]A[48])(?!.*A16)")
+"""Schemes, by their name in the plan, that quantize activations too: 16-bit math is not what was asked for."""
+_INTEGER_RANK = {"machete": 3, "marlin": 2, "humming": 2, "allspark": 2, "conch": 1, "exllama": 1, "triton": 1}
+"""Families that multiply integer weights with 16-bit activations, by how fast they are where several can run."""
 _SIXTEEN_BIT_MOE = frozenset({"Mxfp4", "MXFP4"})
 """gpt-oss experts compute in 16 bits in most backends; without a plan nothing can be said against it."""
 
@@ -42,6 +47,9 @@ def _row(layer: LayerExpectation, layers: Sequence[LayerExpectation], facts: Map
         return _attention(layer, facts)
     if layer.kind == "kv_cache":
         return _kv_cache(layer, facts)
+    if layer.kind in ("linear", "moe") and layer.grade != "unquantized" and _warned_without_name(layer, facts):
+        words = "the log warns of 16-bit math and names no kernel"
+        return AskedVsRuns(layer.kind, layer.scheme, "a weight-only kernel", "weight-only", True, words)
     if layer.kernel is None and layer.grade in ("unquantized", "unknown"):
         if layer.kind in ("linear", "moe") and layer.grade == "unquantized":
             return _left_alone(layer, layers, facts)
@@ -52,7 +60,29 @@ def _row(layer: LayerExpectation, layers: Sequence[LayerExpectation], facts: Map
     mine = _fitting(layer, layers, names)
     worst = min((_grade(layer, name, facts) for name in mine), key=lambda grade: _ORDER.get(grade, 9))
     fell = _ORDER.get(worst, 9) < _ORDER.get(layer.grade, 0)
+    if not fell and worst in ("weight-only", "emulated") and _ASKS_ACTIVATIONS.match(layer.scheme):
+        # Foretold or not: what was asked for is another thing than what runs.
+        foretold = " Preflight foretold it." if layer.kernel in mine else ""
+        words = f"{layer.scheme} was asked for, this computes in 16 bits.{foretold}"
+        return AskedVsRuns(layer.kind, layer.scheme, ", ".join(mine), worst, True, words)
+    if not fell and _slower_integer_kernel(layer, mine):
+        words = "a slower kernel of the same kind: shape, group size or version rule the expected one out"
+        return AskedVsRuns(layer.kind, layer.kernel, ", ".join(mine), worst, True, words)
     return AskedVsRuns(layer.kind, layer.kernel, ", ".join(mine), worst, fell, _words(layer, mine, worst, fell))
+
+
+def _warned_without_name(layer: LayerExpectation, facts: Mapping[str, Any]) -> bool:
+    """Whether the log says that these layers run weight-only, in a version that names no kernel for them."""
+    return "kernel-slow-fallback" in (facts.get("warnings") or ()) and not _selected(layer.kind, facts)
+
+
+def _slower_integer_kernel(layer: LayerExpectation, mine: Sequence[str]) -> bool:
+    """Whether integer weights run on a family that is slower than the expected one, such as Marlin for Machete."""
+    if layer.kernel is None or layer.kernel in mine or number_format(layer.kernel) != WEIGHTS_ALONE:
+        return False
+    ranks = [_INTEGER_RANK.get(linear_kernel(name).family) for name in mine if number_format(name) == WEIGHTS_ALONE]
+    expected = _INTEGER_RANK.get(linear_kernel(layer.kernel).family)
+    return expected is not None and any(rank is not None and rank < expected for rank in ranks)
 
 
 def _words(layer: LayerExpectation, mine: Sequence[str], worst: Grade, fell: bool) -> str:
