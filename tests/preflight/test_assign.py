@@ -138,7 +138,7 @@ def test_layers_that_a_checkpoint_left_alone_can_be_quantized_on_load() -> None:
 def test_experts_of_a_checkpoint_cannot_be_quantized_again() -> None:
     checkpoint = {**EXPERTS, "quant_method": "fp8"}
     args = {"quantization_config": {"moe": "fp8_per_block"}}
-    plan = plan_of({**H200, "args": args, "checkpoint": checkpoint})
+    plan = plan_of({**H200, "vllm_version": "0.32.0", "args": args, "checkpoint": checkpoint})
     assert "quant-config-invalid" in [finding.rule for finding in plan.findings if finding.severity == "error"]
 
 

@@ -14,6 +14,7 @@ from vq_console.preflight.ignore import matches
 from vq_console.preflight.matrix import METHODS, cell
 from vq_console.preflight.scheme import online_schemes
 from vq_console.preflight.versions import parse_version
+from vq_console.quantize.schemes import find_scheme, needs_data
 
 CLAIMS: list[dict[str, Any]] = tomllib.loads((Path(__file__).parent.parent / "data" / "seed_claims.toml").read_text())[
     "claim"
@@ -23,8 +24,9 @@ GB = 1000**3 / 1024**3
 
 def test_all_three_documents_are_walked() -> None:
     assert {claim["seed"] for claim in CLAIMS} == {"notes", "interview", "skill"}
-    assert len(CLAIMS) >= 100
-    assert all(claim.get("contradicted", "x").strip() for claim in CLAIMS)
+    assert len(CLAIMS) >= 150
+    assert all(len(claim.get("contradicted", "evidence of some length").strip()) > 20 for claim in CLAIMS)
+    assert len({(claim["seed"], claim["text"]) for claim in CLAIMS}) == len(CLAIMS)
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=[f"{n}-{claim['seed']}" for n, claim in enumerate(CLAIMS)])
@@ -49,6 +51,14 @@ def test_claim(claim: dict[str, Any]) -> None:
         checked += 1
     if "fit" in claim:
         checked += _fit(claim)
+    if "layers" in claim:
+        rows = [row for row in plan_of(claim["lint_input"]).layers if row.kind == "linear"]
+        assert {row.scheme: row.count for row in rows} == claim["layers"]
+        checked += 1
+    if "scheme" in claim:
+        scheme, method = find_scheme(claim["scheme"])
+        assert needs_data(scheme, method, None) is claim["needs_data"]
+        checked += 1
     assert checked, "a claim without a check"
 
 

@@ -12,7 +12,7 @@ from vq_console.preflight.model import Patch
 from vq_console.preflight.rules import knowledge
 from vq_console.preflight.rules.base import Context, Hit, drop, put, rule
 from vq_console.preflight.values import as_list, json_table, whole
-from vq_console.preflight.versions import READ, version_text
+from vq_console.preflight.versions import READ, span, version_text
 from vq_console.profiles.arguments import takes_json_value
 
 ARGPARSE = "vLLM source: engine/arg_utils.py and the frontend's cli_args.py"
@@ -130,11 +130,20 @@ def _settled(context: Context) -> bool:
     return context.s.exact or (version is not None and version >= READ[0])
 
 
-_OLDER = {
-    "dtype": ("auto", "half", "float16", "bfloat16", "float", "float32"),
-    "kv_cache_dtype": ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla", "nvfp4"),
+_OLDER: dict[str, tuple[tuple[str, str], ...]] = {
+    "dtype": (("", "auto half float16 bfloat16 float float32"),),
+    "kv_cache_dtype": (
+        ("", "auto bfloat16 float16 fp8 fp8_e4m3 fp8_e5m2 fp8_inc fp8_ds_mla nvfp4"),
+        (">=0.17", "int8_per_token_head fp8_per_token_head"),
+        (">=0.19", "turboquant_k8v4 turboquant_4bit_nc turboquant_k3v4_nc turboquant_3bit_nc"),
+    ),
 }
-"""What releases before those that were read took at most; lists that were as closed then."""
+"""What releases before those that were read took at most, by the versions that had it (release notes 0.17 and 0.19)."""
+
+
+def _older(context: Context, name: str) -> set[str]:
+    rows = _OLDER.get(name, ()) if context.s.version is not None else ()
+    return {word for versions, words in rows if span(versions).holds(context.s.version) for word in words.split()}
 
 
 def _one_choice(context: Context, name: str, known: tuple[str, ...] | None) -> Iterator[Hit]:
@@ -146,7 +155,7 @@ def _one_choice(context: Context, name: str, known: tuple[str, ...] | None) -> I
         for catalogue in knowledge.around(context.s.version):
             allowed |= set(getattr(catalogue, _CHOICES[name]) or ())
     if not _settled(context):
-        allowed = set(_OLDER.get(name, ())) if context.s.version is not None else set()
+        allowed = _older(context, name)
     if not allowed:
         return
     if name == "load_format" and str(value) in {"gguf", "bitsandbytes"}:

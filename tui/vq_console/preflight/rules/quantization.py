@@ -54,7 +54,7 @@ _SINCE_2026 = frozenset(
         "online",
     ]
 )
-"""Names that no release before 0.14 had; quantizing on load went by `fp8` alone."""
+"""Names that no release before 0.14 had; quantizing on load went by `fp8` alone. MXFP8 on load came with 0.19."""
 
 _NOT_METHODS = {
     "w8a8": "W8A8 is a scheme of compressed-tensors checkpoints, which vLLM detects by itself",
@@ -86,6 +86,8 @@ def _methods(situation: Situation) -> frozenset[str]:
         names |= _OLD_METHODS
         if span("<0.14").holds(situation.version):
             names -= _SINCE_2026
+        if span("<0.19").holds(situation.version):
+            names.discard("mxfp8")
     return frozenset(names)
 
 
@@ -225,7 +227,7 @@ def gpt_oss_overridden(context: Context) -> Iterator[Hit]:
     asked = context.resolution.method.asked
     if context.resolution.method.resolved != "gpt_oss_mxfp4" or asked not in ONLINE or asked in {"mxfp4"}:
         return
-    again = span(">=0.32").holds(s.version)
+    again = span(">=0.32,<0.33").holds(s.version)
     yield Hit(
         f"--quantization {asked} contradicts the checkpoint, whose experts are MXFP4"
         + ("" if again else ": the flag is ignored"),
@@ -263,7 +265,9 @@ def too_old_gpu(context: Context) -> Iterator[Hit]:
     resolved = context.resolution.method.resolved
     scheme = context.resolution.linear
     demands = []
-    if resolved is not None and (row := method_minimum(resolved, s)) is not None:
+    # mxfp8 and mxfp4 are also names of checkpoint methods, which demand more than quantizing on load.
+    on_load = context.resolution.online and resolved in online_names(s) and span(">=0.20").holds(s.version)
+    if resolved is not None and (row := method_minimum("online" if on_load else resolved, s)) is not None:
         demands.append((resolved, row))
     if resolved in {"compressed-tensors", "quark"} and scheme is not None:
         row = scheme_minimum(scheme.family, s)
