@@ -128,6 +128,11 @@ def play(arguments: list[str], plan_file: Path, calls: Path) -> None:
         print("0.14.0.1")
         return
     script = Path(arguments[1])
+    if plan.get("sleep_in") == script.name:
+        time.sleep(60)
+    if plan.get("fail_in") == script.name:
+        print("RuntimeError: it broke", flush=True)
+        raise SystemExit(1)
     if script.name == "generate.py":
         count, out = int(arguments[3]), Path(arguments[6])
         records = [{"text": f"text {n}", "ids": [1, 2, 3, n], "prompt_tokens": 2} for n in range(count)]
@@ -135,6 +140,7 @@ def play(arguments: list[str], plan_file: Path, calls: Path) -> None:
         return
     if script.name == "measure.py":
         row = {"tokens": 10, "kl": 0.5, "top1": 9, "logp_a": -20.0, "logp_b": -20.5}
+        print('SIMULATED {"weights": 10, "activations": 10, "kv_cache": 0}')
         print("MEASURED " + json.dumps([row, row | {"kl": 0.7}]))
         return
     text, out = script.read_text(), Path(arguments[2])

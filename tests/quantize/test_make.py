@@ -17,6 +17,7 @@ from quantize.conftest import FakeTool, write_result
 from vq_console.core import places
 from vq_console.core.errors import UsageError, VqError
 from vq_console.quantize import jobs
+from vq_console.quantize.data import HELD_OUT
 from vq_console.quantize.model import Request
 from vq_console.quantize.run import check_out, follow, make, prepare
 from vq_console.quantize.source import read_source
@@ -73,8 +74,8 @@ def test_calibration_data_are_the_users_or_the_models_own(tiny: Path, tool: Fake
         generated = Request.from_json(generated.to_json() | {"out": str(own.out.with_name(f"generated{number}"))})
         make(prepare(generated, plan=False), nothing)
         rows = (generated.out / "calibration.jsonl").read_text().split("\n")
-        # the first sixteen are held out for measuring
-        assert [json.loads(row)["text"] for row in rows if row] == ["text 16", "text 17", "text 18"]
+        # the first ones are held out for measuring
+        assert [json.loads(row)["text"] for row in rows if row] == [f"text {HELD_OUT + n}" for n in range(3)]
     assert len([call for call in tool.calls() if "generate.py" in call[1]]) == 1, "texts are written once"
 
 

@@ -14,6 +14,8 @@ from textual.widgets import DataTable, Select
 from ui.moments import busy, server
 from ui.test_screens import SIZES, see, settle, shown
 from vq_console.core.places import runs_dir
+from vq_console.profiles.model import Profile
+from vq_console.profiles.store import save_profile
 from vq_console.serving.model import ServerState
 from vq_console.ui.app import VqConsole, own_actions
 from vq_console.ui.hub import Snapshot
@@ -123,3 +125,16 @@ async def test_a_url_becomes_an_arm(console: Make) -> None:
         screen.add_url("baseline", "http://127.0.0.1:9")
         assert screen.query_one("#arm-baseline", Select).value == "http://127.0.0.1:9"
         assert screen.arms() is None
+
+
+async def test_one_key_compares_a_checkpoint_with_its_source(console: Make) -> None:
+    save_profile(Profile(name="a-smol-w4", model="/models/smol-w4", made_on={"source": "acme/smol"}))
+    app = console(busy())
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press("2")
+        await see(pilot, "a-smol-w4", "/models/smol-w4")
+        await pilot.press("o")
+        await see(pilot, "a-smol-w4-source (profile)", "a-smol-w4 (profile)")
+        screen = app.screen
+        assert isinstance(screen, AbScreen)
+        assert screen.arms() == ("profile:a-smol-w4-source", "profile:a-smol-w4")

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from vq_console.commands.common import Subparsers, add_command, confirm, emit, say, table
+from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def register(subparsers: Subparsers) -> None:
     """Add the command."""
-    parser = add_command(subparsers, "quantize", "make a quantized checkpoint with LLM Compressor", run_quantize)
+    parser = add_command(subparsers, "quantize", help_of("quantize"), run_quantize)
     parser.add_argument(
         "model", metavar="MODEL", nargs="?", help="folder or hub id of the 16-bit model, on this machine"
     )
@@ -48,6 +49,7 @@ def register(subparsers: Subparsers) -> None:
     others.add_argument("--schemes", action="store_true", help="list schemes and methods")
     others.add_argument("--jobs", action="store_true", help="list jobs")
     others.add_argument("--follow", metavar="JOB", help="follow a job to its end")
+    others.add_argument("--resume", metavar="JOB", help="go on with a job that was killed, cancelled or failed")
     others.add_argument("--cancel", metavar="JOB", help="end a job; nothing half-made stays")
 
 
@@ -66,7 +68,7 @@ def run_quantize(args: argparse.Namespace) -> ExitCode:
         return _jobs(args)
     if args.cancel:
         return _cancel(args)
-    if args.follow:
+    if args.follow or args.resume:
         return _follow(args)
     return _make(args)
 
@@ -327,10 +329,11 @@ def _cancel(args: argparse.Namespace) -> ExitCode:
 
 def _follow(args: argparse.Namespace) -> ExitCode:
     from vq_console.quantize.jobs import read_job
-    from vq_console.quantize.run import follow
+    from vq_console.quantize.run import follow, resume
 
-    result = follow(args.follow, say)
-    _emit(args, result, read_job(args.follow), None)
+    name = args.follow or args.resume
+    result = resume(read_job(name), say) if args.resume else follow(name, say)
+    _emit(args, result, read_job(name), None)
     return ExitCode.DONE
 
 

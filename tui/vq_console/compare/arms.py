@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from vq_console.serving.model import ServerRecord
 
 ArmKind = Literal["profile", "server", "url", "reference"]
+SOURCE = "source:"
+"""`source:NAME` is what profile NAME was quantized from, served with its flags."""
 PREFIXES: dict[str, ArmKind] = {"profile": "profile", "server": "server", "ref": "reference"}
 
 
@@ -90,6 +92,11 @@ def resolve_arm(text: str) -> ArmSpec:
     from vq_console.profiles.store import list_profiles
     from vq_console.serving.registry import list_servers
 
+    if text.startswith(SOURCE):
+        from vq_console.profiles.origin import source_arm
+        from vq_console.profiles.store import load_profile
+
+        return ArmSpec("profile", source_arm(load_profile(text.removeprefix(SOURCE))))
     folder = references_dir()
     return parse_arm(
         text,

@@ -26,6 +26,8 @@ from vq_console.quantize.model import Request
 STATE = "job.json"
 PROCESS = "process.json"
 LOG = "log"
+MADE = "made"
+"""What `job.json` says once the tool has ended well: seconds that it took."""
 RUNNING, DONE, FAILED, CANCELLED, INTERRUPTED = "running", "done", "failed", "cancelled", "interrupted"
 
 
@@ -53,6 +55,28 @@ def start_job(request: Request) -> Job:
     folder = places.jobs_dir() / name
     folder.mkdir(parents=True)
     write_json(folder / STATE, {"kind": "quantize", "state": RUNNING, "request": request.to_json()})
+    return _start(name, folder)
+
+
+def resume_job(job: Job) -> Job:
+    """Start an ended job again in its own folder: what it had finished is not done twice.
+
+    Raises UsageError for one that runs or is done.
+    """
+    if job.state == RUNNING:
+        raise UsageError(f"{job.name}: is running", f"vq-console quantize --follow {job.name}")
+    if job.state == DONE:
+        raise UsageError(f"{job.name}: is done", f"its result is {job.value.get('result', {}).get('out')}")
+    kept = {key: job.value[key] for key in ("request", MADE) if key in job.value}
+    if "request" not in kept:
+        raise UsageError(f"{job.name}: its file does not say what was asked for", "start it anew")
+    end_orphans(job)
+    _CHILDREN.pop(job.name, None)
+    write_json(job.folder / STATE, {"kind": "quantize", "state": RUNNING, **kept})
+    return _start(job.name, job.folder)
+
+
+def _start(name: str, folder: Path) -> Job:
     with open(folder / "worker.log", "ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "vq_console.quantize.worker", str(folder)],
@@ -135,9 +159,58 @@ def cancel_job(job: Job, *, grace_s: float = 8.0) -> bool:
         deadline = time.monotonic() + wait
         while time.monotonic() < deadline:
             if (child.poll() is not None) if child is not None else not is_alive(job.value):
+                _say_cancelled(job.folder)
                 return True
             time.sleep(0.05)
     return True
+
+
+def _say_cancelled(folder: Path) -> None:
+    """Write it for a process that ended before it could: one that had hardly begun, or did not heed TERM."""
+    with contextlib.suppress(OSError, ValueError):
+        value = read_json(folder / STATE)
+        if value.get("state") == RUNNING:
+            write_json(folder / STATE, {**value, "state": CANCELLED, "error": "cancelled"})
+
+
+def end_orphans(job: Job) -> int:
+    """End the tool that a killed job left running, so that it cannot write into the next attempt; how many ended.
+
+    Only members of the job's own session whose working folder is the job's, and only once its process is gone.
+    """
+    pid, ticks = job.value.get("pid"), job.value.get("start_ticks")
+    if job.state != INTERRUPTED or not isinstance(pid, int) or not isinstance(ticks, int):
+        return 0
+    if job.value.get("boot") != boot_id() or start_ticks(pid) is not None:
+        return 0
+    left = [member for member in _session(pid) if _works_in(member, job.folder)]
+    for member in left:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(member, signal.SIGKILL)
+    deadline = time.monotonic() + 2.0
+    while time.monotonic() < deadline and any(start_ticks(member) is not None for member in left):
+        time.sleep(0.02)
+    return len(left)
+
+
+def _session(leader: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == leader:
+                found.append(int(entry.name))
+    return found
+
+
+def _works_in(pid: int, folder: Path) -> bool:
+    try:
+        return os.readlink(f"/proc/{pid}/cwd") == str(folder.resolve())
+    except OSError:
+        return False
 
 
 def is_alive(value: Mapping[str, Any]) -> bool:

@@ -133,13 +133,16 @@ def needed_memory_gib(source: Source, request: Request, scheme: Scheme) -> float
     """Main memory at the peak: the 16-bit model, what is made of it, the caches of calibration, the tool itself."""
     weights = source.size_bytes / _GIB
     hidden = source.facts.get("hidden_size")
-    cache = 0.0
+    cache, held = 0.0, 1.6
+    if needs_data(scheme, request.method, request.kv_cache):
+        # Without a GPU calibration computes in 32 bits.
+        held = 2.6
     if needs_data(scheme, request.method, request.kv_cache) and isinstance(hidden, int):
         # Inputs of the current layer for every sample, kept twice (before and after), in 32 bits at worst.
         cache = request.samples * request.sequence_length * hidden * 4 * 2 / _GIB
         if "gptq" in request.method:
             cache += max((layer.inputs for layer in source.layers), default=0) ** 2 * 4 * 3 / _GIB
-    return weights * 1.6 + cache + _TOOL_GIB
+    return weights * held + cache + _TOOL_GIB
 
 
 def expected_seconds(rates: Sequence[Mapping[str, Any]], parameters: int, request: Request) -> float | None:

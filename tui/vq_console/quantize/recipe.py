@@ -23,10 +23,10 @@ import json
 import sys
 from pathlib import Path
 
-from compressed_tensors.quantization import preset_name_to_scheme
+{torch}from compressed_tensors.quantization import preset_name_to_scheme
 from llmcompressor import oneshot
 {imports}
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import {classes}
 
 MODEL = {model}
 OUT = sys.argv[1] if len(sys.argv) > 1 else {out}
@@ -63,8 +63,23 @@ def calibration(tokenizer):
 
 '''
 
+_IN_32_BITS = '''
+# Without a GPU calibration computes in 32 bits: most CPUs are several times slower in 16.
+DTYPE = "auto" if torch.accelerator.is_available() else torch.float32
+
+
+def to_source_type(model):
+    """What 32-bit arithmetic left in 32 bits, back in the type of the source."""
+    config = AutoConfig.from_pretrained(MODEL)
+    dtype = config.dtype or config.get_text_config().dtype or torch.bfloat16
+    for name, tensor in model.named_parameters():
+        if tensor.dtype == torch.float32 and not name.endswith("_global_scale"):
+            tensor.data = tensor.data.to(dtype)
+    model.config.dtype = dtype
+
+'''
+
 _NO_PINNING = """
-import torch
 from llmcompressor.pipelines.cache import IntermediatesCache
 
 if not torch.accelerator.is_available():
@@ -89,13 +104,15 @@ def recipe_text(judged: Judged, *, tool: str, source_words: str) -> str:
         recipe=RECIPE,
         data_words=f"Its calibration data lie beside it in {CALIBRATION}.\n" if data else "",
         imports="\n".join(_imports(request.method)),
+        classes="AutoConfig, AutoModelForCausalLM, AutoTokenizer" if data else "AutoModelForCausalLM, AutoTokenizer",
+        torch="import torch\n" if data else "",
         model=json.dumps(request.model),
         out=json.dumps(str(request.out)),
         ignore=pformat(list(judged.ignore), width=110),
         constants="\n".join(constants) + "\n" if constants else "",
         steps=steps,
     )
-    body = [_DATA] if data else []
+    body = [_DATA, _IN_32_BITS] if data else []
     if request.method == "awq":
         body.append(_NO_PINNING)
     body.append(_main(judged, data, steps))
@@ -122,12 +139,13 @@ def _imports(method: str) -> list[str]:
 
 def _main(judged: Judged, data: bool, steps: int) -> str:
     request, scheme = judged.request, judged.scheme
+    dtype = "DTYPE" if data else '"auto"'
     lines = [
         "",
         "def main():",
         '    step(1, "loading the model")',
         "    tokenizer = AutoTokenizer.from_pretrained(MODEL)",
-        '    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype="auto")',
+        f"    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype={dtype})",
         f'    scheme = preset_name_to_scheme("{scheme.preset or scheme.name}", ["Linear"])',
     ]
     if scheme.group_free:
@@ -153,6 +171,7 @@ def _main(judged: Judged, data: bool, steps: int) -> str:
     lines += [
         f'    step({number}, "quantizing")',
         f"    {call})",
+        *(["    to_source_type(model)"] if data else []),
         f'    step({steps}, "writing the checkpoint")',
         "    model.save_pretrained(OUT, save_compressed=True)",
         "    tokenizer.save_pretrained(OUT)",

@@ -52,24 +52,32 @@ def prepare(request: Request, *, plan: bool = True) -> Prepared:
 
 def refuse(prepared: Prepared) -> None:
     """Raise for what keeps it from running: a wrong choice is a UsageError, what the machine lacks a MissingError."""
+    _refuse_errors(prepared)
+    check_out(prepared.judged.request)
+
+
+def _refuse_errors(prepared: Prepared) -> None:
     errors = prepared.judged.errors
     if errors:
         kind = MissingError if errors[0].rule in _MISSING else UsageError
         raise kind(errors[0].message, errors[0].fix)
-    check_out(prepared.judged.request)
 
 
-def check_out(request: Request) -> None:
+def check_out(request: Request, *, keep_leftovers: bool = False) -> None:
     """Raise UsageError where the result's folder is taken; leftovers of a job that died are removed."""
     out = request.out
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: exists already", "choose another --out, or remove it")
-    running = [job for job in jobs.list_jobs() if not job.ended and _out_of(job) == str(out)]
+    same = [job for job in jobs.list_jobs() if _out_of(job) == str(out)]
+    for job in same:
+        jobs.end_orphans(job)
+    running = [job for job in same if not job.ended]
     if running:
         raise UsageError(
             f"{out}: is being made by {running[0].name}", f"vq-console quantize --follow {running[0].name}"
         )
-    shutil.rmtree(part_folder(out), ignore_errors=True)
+    if not keep_leftovers:
+        shutil.rmtree(part_folder(out), ignore_errors=True)
 
 
 def make(prepared: Prepared, say: Say, *, on_job: Callable[[jobs.Job], None] | None = None) -> dict[str, Any]:
@@ -83,6 +91,25 @@ def make(prepared: Prepared, say: Say, *, on_job: Callable[[jobs.Job], None] | N
     job = jobs.start_job(request)
     if on_job is not None:
         on_job(job)
+    return _follow_or_end(job, request, say)
+
+
+def resume(job: jobs.Job, say: Say) -> dict[str, Any]:
+    """Start an ended job again and follow it: texts and a checkpoint that were whole are used, the rest is made.
+
+    Raises as `make` does, and UsageError for a job that runs or is done.
+    """
+    try:
+        request = Request.from_json(job.value["request"])
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"{job.name}: its file does not say what was asked for", "start it anew") from error
+    _refuse_errors(prepare(request, plan=False))
+    if job.ended and job.state != jobs.DONE:
+        check_out(request, keep_leftovers=True)
+    return _follow_or_end(jobs.resume_job(job), request, say)
+
+
+def _follow_or_end(job: jobs.Job, request: Request, say: Say) -> dict[str, Any]:
     try:
         return follow(job.name, say)
     except BaseException:
@@ -90,7 +117,8 @@ def make(prepared: Prepared, say: Say, *, on_job: Callable[[jobs.Job], None] | N
         if not current.ended:
             say("cancelling")
             jobs.cancel_job(current)
-        shutil.rmtree(part_folder(request.out), ignore_errors=True)
+        if current.state != jobs.INTERRUPTED:
+            shutil.rmtree(part_folder(request.out), ignore_errors=True)
         raise
 
 
@@ -114,7 +142,10 @@ def follow(name: str, say: Say) -> dict[str, Any]:
     if job.state == jobs.CANCELLED:
         raise KeyboardInterrupt
     if job.state == jobs.INTERRUPTED:
-        raise VqError(f"{name}: its process was killed; nothing half-made is left", f"log: {job.log}")
+        raise VqError(
+            f"{name}: its process was killed; nothing half-made is offered",
+            f"go on where it was: vq-console quantize --resume {name}; log: {job.log}",
+        )
     failure = job.value.get("failure")
     known = failure if isinstance(failure, Mapping) else {}
     code = known.get("exit_code")

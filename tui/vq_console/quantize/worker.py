@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vq_console.core.errors import VqError
-from vq_console.core.files import append_jsonl, read_json, write_json
+from vq_console.core.files import append_jsonl, file_lock, read_json, write_json
 from vq_console.core.places import state_dir
 from vq_console.core.text import redact, strip_control
 from vq_console.engines.install import tool_python
@@ -91,6 +91,7 @@ def main(folder: Path) -> int:
     finally:
         if part is not None and state.value["state"] != jobs.DONE:
             shutil.rmtree(part, ignore_errors=True)
+            state.put(made=None)
 
 
 def part_folder(out: Path) -> Path:
@@ -102,15 +103,11 @@ def _make(request: Request, folder: Path, part: Path, state: _State) -> dict[str
     source = read_source(request.model)
     judged = judged_here(request, source)
     python = request.tool or tool_python("compressor", say=lambda words: state.put(words=words))
-    shutil.rmtree(part, ignore_errors=True)
-    part.parent.mkdir(parents=True, exist_ok=True)
-    if needs_data(judged.scheme, judged.request.method, judged.request.kv_cache):
-        data.write_calibration(folder / CALIBRATION, _calibration(judged, source, python, folder, state))
     tool = tool_words(python, request.tool is not None)
-    (folder / RECIPE).write_text(recipe_text(judged, tool=tool, source_words=_source_words(source)), encoding="utf-8")
-    begun = time.monotonic()
-    _run(python, [str(folder / RECIPE), str(part)], folder, state, "the recipe")
-    seconds = time.monotonic() - begun
+    seconds = _seconds_before(state, part)
+    if seconds is None:
+        seconds = _run_recipe(judged, source, python, tool, part, folder, state)
+        state.put(made=round(seconds, 1))
     state.put(words="verifying", detail="", step=None, eta_s=None)
     problems = verify(part, judged, source)
     if problems:
@@ -155,6 +152,26 @@ def _make(request: Request, folder: Path, part: Path, state: _State) -> dict[str
     }
 
 
+def _seconds_before(state: _State, part: Path) -> float | None:
+    """What the tool took in an earlier life of this job that was killed after it; None when it has to run."""
+    made = state.value.get(jobs.MADE)
+    return float(made) if isinstance(made, int | float) and part.is_dir() else None
+
+
+def _run_recipe(
+    judged: Judged, source: Source, python: str, tool: str, part: Path, folder: Path, state: _State
+) -> float:
+    """Make the checkpoint in `part`; the seconds that the tool took."""
+    shutil.rmtree(part, ignore_errors=True)
+    part.parent.mkdir(parents=True, exist_ok=True)
+    if needs_data(judged.scheme, judged.request.method, judged.request.kv_cache):
+        data.write_calibration(folder / CALIBRATION, _calibration(judged, source, python, folder, state))
+    (folder / RECIPE).write_text(recipe_text(judged, tool=tool, source_words=_source_words(source)), encoding="utf-8")
+    begun = time.monotonic()
+    _run(python, [str(folder / RECIPE), str(part)], folder, state, "the recipe")
+    return time.monotonic() - begun
+
+
 def _calibration(judged: Judged, source: Source, python: str, folder: Path, state: _State) -> list[dict[str, Any]]:
     if judged.request.data is not None:
         return data.read_user_data(judged.request.data)[: judged.request.samples]
@@ -171,7 +188,11 @@ def _texts(judged: Judged, source: Source, python: str, folder: Path, state: _St
         path.parent.mkdir(parents=True, exist_ok=True)
         state.put(words=f"letting the model write {wanted} texts", detail="", step=None)
         arguments = [str(TOOLS / "generate.py"), str(source.path), str(wanted), str(data.MAX_NEW_TOKENS)]
-        _run(python, [*arguments, str(data.SEED), str(path)], folder, state, "writing calibration texts")
+        # Another job of the same model waits for these.
+        with file_lock(path.with_suffix(".lock")):
+            if len(data.read_texts(path)) < wanted:
+                more = [str(data.SEED), str(path), str(data.HELD_OUT)]
+                _run(python, [*arguments, *more], folder, state, "writing calibration texts")
         texts = data.read_texts(path)
     if len(texts) < wanted:
         raise ToolError(f"{path}: {len(texts)} of {wanted} texts were written", f"log: {folder / jobs.LOG}")
@@ -186,7 +207,8 @@ def _measure(judged: Judged, source: Source, part: Path, python: str, folder: Pa
     data.write_calibration(held_out, texts)
     state.put(words="measuring the divergence from the source", detail="", step=None)
     lines: list[str] = []
-    arguments = [str(TOOLS / "measure.py"), str(source.path), str(part), str(held_out)]
+    kept = data.generated_texts(source).with_suffix(".hidden")
+    arguments = [str(TOOLS / "measure.py"), str(source.path), str(part), str(held_out), str(kept)]
     _run(python, arguments, folder, state, "measuring", also=lines.append)
     answer = next((line.removeprefix("MEASURED ") for line in reversed(lines) if line.startswith("MEASURED ")), None)
     if answer is None:
@@ -194,7 +216,8 @@ def _measure(judged: Judged, source: Source, part: Path, python: str, folder: Pa
     measured = summarise(json.loads(answer))
     if measured is None:
         raise ToolError("the measurement gave no answer", f"log: {folder / jobs.LOG}")
-    return measured
+    simulated = next((line.removeprefix("SIMULATED ") for line in lines if line.startswith("SIMULATED ")), "null")
+    return measured | {"simulated": json.loads(simulated)}
 
 
 def _run(

@@ -1,9 +1,12 @@
 """How far a quantized checkpoint's next-token distribution is from its source's, on texts that the source wrote.
 
-Runs in the compressor's environment: measure.py SOURCE RESULT TEXTS.jsonl. Weights are dequantized and activations
-quantized and dequantized as the checkpoint says, in 32-bit arithmetic, so it needs no kernel for the format. Prints
-one line `MEASURED {json}`: per text the tokens, the summed KL divergence (nats), agreements of the likeliest token,
-and both models' summed log-probability of the text.
+Runs in the compressor's environment: measure.py SOURCE RESULT TEXTS.jsonl KEPT. What the source says about the texts
+is kept in the file KEPT for the next result (its last hidden states, where its head turns those into the same logits).
+Weights are dequantized; activations, keys
+and values are quantized and dequantized in the forward pass as the checkpoint says (per token, group or tensor, with
+its own scales where they are static). All arithmetic is in 32 bits, so no kernel for the format is needed and a
+16-bit source differs from itself by nothing. Prints one line `MEASURED {json}`: per text the tokens, the summed KL
+divergence of the whole vocabulary (nats), agreements of the likeliest token, and both models' summed log-probability.
 """
 
 from __future__ import annotations
@@ -14,18 +17,16 @@ from pathlib import Path
 from typing import Any
 
 
-def main(source: str, result: str, texts: Path) -> None:
+def main(source: str, result: str, texts: Path, kept: Path) -> None:
     """Measure all texts."""
     import torch  # type: ignore[import-not-found, unused-ignore]
     from transformers import AutoModelForCausalLM  # type: ignore[import-not-found, unused-ignore]
 
     torch.set_grad_enabled(False)
     records = [json.loads(line) for line in texts.read_text(encoding="utf-8").split("\n") if line.strip()]
-    baseline: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    baseline = Baseline(AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32), kept)
     other: Any = AutoModelForCausalLM.from_pretrained(result, dtype="auto")
-    # The first pass unpacks the weights, in the checkpoint's own type; the arithmetic after that is in 32 bits.
-    other(torch.tensor([records[0]["ids"][:2]]), use_cache=False)
-    torch.nn.Module.float(other)  # transformers forbids the method for packed weights, which these no longer are
+    print("SIMULATED " + json.dumps(unpack(other)), flush=True)
     rows = []
     for number, record in enumerate(records, 1):
         ids = torch.tensor([record["ids"]])
@@ -33,11 +34,11 @@ def main(source: str, result: str, texts: Path) -> None:
         targets = ids[0, begin + 1 :]
         if not len(targets):
             continue
-        p = torch.log_softmax(baseline(ids, use_cache=False).logits[0, begin:-1].float(), -1)
-        q = torch.log_softmax(other(ids, use_cache=False).logits[0, begin:-1].float(), -1)
-        kl = (p.exp() * (p - q)).sum(-1)
+        p = torch.log_softmax(baseline.logits(ids, begin), -1)
+        q = torch.log_softmax(other(ids, use_cache=False).logits[0, begin:-1], -1)
         if not bool(torch.isfinite(q).all()):
             raise SystemExit("the quantized model gives no numbers (NaN or infinity)")
+        kl = (p.exp() * (p - q)).sum(-1)
         rows.append(
             {
                 "tokens": len(targets),
@@ -48,8 +49,79 @@ def main(source: str, result: str, texts: Path) -> None:
             }
         )
         print(f"Measuring: {100 * number // len(records):3d}% {number}/{len(records)}", flush=True)
+    baseline.keep()
     print("MEASURED " + json.dumps(rows), flush=True)
 
 
+class Baseline:
+    """The source's logits, from its kept hidden states where there are some."""
+
+    def __init__(self, model: Any, kept: Path) -> None:
+        import torch
+
+        self._model, self._path, self._head = model, kept, model.get_output_embeddings()
+        self._seen: list[Any] = []
+        self._hidden: dict[str, Any] = {}
+        self._head.register_forward_pre_hook(lambda _, inputs: self._seen.append(inputs[0]))
+        self._new = not kept.exists()
+        if not self._new:
+            self._hidden = torch.load(kept, weights_only=True)
+
+    def logits(self, ids: Any, begin: int) -> Any:
+        """What the source predicts for the tokens after `begin`: [tokens, vocabulary]."""
+        import torch
+
+        key = " ".join(map(str, [begin, *ids[0].tolist()]))
+        if key in self._hidden:
+            return self._head(self._hidden[key])
+        logits = self._model(ids, use_cache=False).logits[0, begin:-1]
+        hidden = self._seen[-1][0, begin:-1].clone()
+        self._seen.clear()
+        if torch.allclose(self._head(hidden), logits, atol=1e-3):
+            self._hidden[key], self._new = hidden, True
+        return logits
+
+    def keep(self) -> None:
+        """Write the hidden states for the next result."""
+        import torch
+
+        if self._new and self._hidden:
+            part = self._path.with_name(f"{self._path.name}.part")
+            torch.save(self._hidden, part)
+            part.replace(self._path)
+
+
+def unpack(model: Any) -> dict[str, int]:
+    """Dequantize the weights in 32 bits and make the whole model compute so; how many layers simulate what.
+
+    Raises SystemExit where the checkpoint quantizes something that this forward pass would leave out.
+    """
+    import torch
+
+    halves = (torch.float16, torch.bfloat16)
+    counts = {"weights": 0, "activations": 0, "kv_cache": 0}
+    quantized = [module for module in model.modules() if getattr(module, "quantization_scheme", None) is not None]
+    for module in quantized:
+        scale = getattr(module, "weight_scale", None)
+        if scale is not None and scale.dtype in halves:
+            # A product with a 16-bit scale would be rounded a second time, which no kernel does.
+            module.weight_scale = torch.nn.Parameter(scale.float(), requires_grad=False)
+    model.hf_quantizer.compressor.decompress_model(model=model)
+    torch.nn.Module.float(model)  # transformers forbids the method for packed weights, which these no longer are
+    for module in quantized:
+        scheme = module.quantization_scheme
+        counts["weights"] += scheme.weights is not None
+        if scheme.input_activations is None:
+            continue
+        attention = hasattr(module, "kv_cache")
+        # compressed-tensors replaces the forward pass of a layer, and the cache of an attention module.
+        if not attention and "forward" not in vars(module):
+            raise SystemExit("the activations of this checkpoint are not simulated by this compressed-tensors")
+        counts["kv_cache" if attention else "activations"] += 1
+    if not quantized or not counts["weights"]:
+        raise SystemExit("no layer of the result is quantized for this compressed-tensors")
+    return counts
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))
