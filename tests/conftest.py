@@ -10,6 +10,23 @@ from pathlib import Path
 
 import pytest
 
+PURE = frozenset(
+    {
+        *("checks_quality", "compare", "demo", "engines", "hardware", "logs", "metrics"),
+        *("preflight", "profiles", "statistics"),
+    }
+)
+"""Folders whose tests start no server and measure no time, unless a marker says so."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what may run beside other tests."""
+    root = Path(__file__).parent
+    for item in items:
+        folder = item.path.relative_to(root).parts[0]
+        if folder in PURE and not any(item.get_closest_marker(name) for name in ("engine", "soak", "alone")):
+            item.add_marker("pure")
+
 
 @pytest.fixture
 def vq_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

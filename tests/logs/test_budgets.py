@@ -15,6 +15,8 @@ from logs.cases import DATA
 from vq_console.logs.explain import explain_lines, explain_path
 from vq_console.logs.tail import TailIndex
 
+pytestmark = pytest.mark.alone
+
 _START = (DATA / "real" / "h200-vllm-0.26.0" / "healthy-w4a16-machete.log").read_bytes().partition(b"[shutdown]")[0]
 _START = _START[: _START.rindex(b"\n") + 1]
 _END = (DATA / "cases" / "cuda-oom-at-runtime-long-prompt" / "log.txt").read_bytes().partition(b"\n")[2]

@@ -226,6 +226,7 @@ def test_space_is_checked_first(fake: Hub, monkeypatch: pytest.MonkeyPatch) -> N
     assert not any("GET /org/m/resolve" in path for path in fake.served)
 
 
+@pytest.mark.alone
 def test_offline_is_said_within_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
