@@ -41,9 +41,10 @@ class ConsoleScreen(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        # A new screen has nothing that an earlier style sheet could have styled. Without this Textual 8 parses every
-        # rule of the application anew, twice, when the screen is shown for the first time.
-        self._css_update_count = self.app._css_update_count
+        if not self.EAGER:
+            # Nothing stands on it yet that an earlier style sheet could have styled. Without this Textual 8 parses
+            # every rule of the application anew, twice, when the screen is shown for the first time.
+            self._css_update_count = self.app._css_update_count
 
     @property
     def console_app(self) -> VqConsole:
