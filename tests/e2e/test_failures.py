@@ -42,7 +42,6 @@ STAGED = {
         "quant-checkpoint-conflict", {"quantization": "fp8"}, {}, scheme="w8a8", absent=("quantization",)
     ),
     "context": Staged("max-len-exceeds-model", {"max_model_len": 1_000_000}, {"max_model_len": 8192}),
-    "memory": Staged("gpu-memory-busy", {"gpu_memory_utilization": 1.0}, {}),
     "cache": Staged("kv-cache-too-small", {"kv_cache_memory_bytes": 16 << 20}, {}),
 }
 CHEAP = ("flag",)

@@ -22,6 +22,9 @@ _TOKEN = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{12,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|AKIA[0-9A-Z]{16}"
     r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+|Bearer\s+[\w.-]{12,})"
 )
+_SECRET_WORDS = ("key", "token", "secret", "password", "authorization")
+_NAMED = re.compile(r"(?:key|token|secret|password|authorization)['\"]?\s*[=: ]")
+_TOKEN_STARTS = ("hf_", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "AKIA", "eyJ", "Bearer")
 _LOGIN = re.compile(r"(?<![A-Za-z0-9+.-])[a-z][a-z0-9+.-]*://[^/\s:@]+:[^/\s@]+@", re.IGNORECASE)
 
 
@@ -47,8 +50,16 @@ def holds_secret(text: str) -> bool:
 
 
 def redact(text: str) -> str:
-    """Replace what looks like a key, token or password by ***; meant for anything shown or exported."""
-    return _TOKEN.sub("***", _SECRET.sub(lambda found: found["name"] + "***", text))
+    """Replace what looks like a key, token or password by ***; meant for anything shown or exported.
+
+    Looks first for the words without which there is none: most lines of a log have no such word.
+    """
+    small = text.lower()
+    if any(word in small for word in _SECRET_WORDS) and _NAMED.search(small):
+        text = _SECRET.sub(lambda found: found["name"] + "***", text)
+    if any(word in text for word in _TOKEN_STARTS):
+        text = _TOKEN.sub("***", text)
+    return text
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

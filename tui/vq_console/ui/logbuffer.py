@@ -22,7 +22,9 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 _KERNEL = re.compile(
     r"Selected \S+ for |Using \S+ for (?:\S+ )?(?:mixed-precision linear|\w+ GEMM|CompressedTensors)|MoE backend"
 )
-_READY = re.compile(r"Application startup complete")
+_KERNEL_WORDS = ("Selected ", "Using ", "MoE backend")
+_READY = "Application startup complete"
+_TROUBLE_WORDS = ("Error", "Exception", "Traceback", "out of memory", "native support")
 _TROUBLE = re.compile(r"\b(?:Error|Exception|Traceback|out of memory)\b|Your GPU does not have native support")
 
 
@@ -191,10 +193,14 @@ def _level(level: str) -> str:
 
 def mark_of(entry: Entry) -> str | None:
     """Why a line is looked for: `trouble`, `kernel`, `ready`, `warning`, or None. Pure."""
-    if entry.level in {"ERROR", "CRITICAL"} or _TROUBLE.search(entry.text):
+    text = entry.text
+    if entry.level in {"ERROR", "CRITICAL"}:
         return "trouble"
-    if _KERNEL.search(entry.text):
+    # Words are looked for one by one before a pattern: a busy log has thousands of lines that hold none of them.
+    if any(word in text for word in _TROUBLE_WORDS) and _TROUBLE.search(text):
+        return "trouble"
+    if any(word in text for word in _KERNEL_WORDS) and _KERNEL.search(text):
         return "kernel"
-    if _READY.search(entry.text):
+    if _READY in text:
         return "ready"
     return "warning" if entry.level == "WARNING" else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import time
 from dataclasses import replace
@@ -70,6 +71,7 @@ class LogsScreen(ConsoleScreen):
         self._fresh = 0
         """Lines that came since the picture was drawn."""
         self._drawn = 0.0
+        self._head_due = False
         self._just_opened = False
         """Nobody has moved in this log yet: a failed server's log goes to its root line by itself."""
         self._story: tuple[object, ...] | None = None
@@ -126,6 +128,8 @@ class LogsScreen(ConsoleScreen):
         if view.buffer is not None:
             view.buffer.close()
         view.open(buffer)
+        # Tens of thousands of lines that stay: the collector need not walk over them again and again.
+        gc.freeze()
         self._draw_head()
         self._count(buffer)
         self._explain(path)
@@ -181,6 +185,10 @@ class LogsScreen(ConsoleScreen):
         if self._fresh and (self._fresh <= CALM_LINES or now - self._drawn >= FLOOD_DRAW_S):
             self._fresh, self._drawn = 0, now
             view.changed()
+            self._head_due = True
+        elif self._head_due:
+            # Not in the same picture: what changed above and below makes Textual draw all that lies between, too.
+            self._head_due = False
             self._draw_head()
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
@@ -230,7 +238,7 @@ class LogsScreen(ConsoleScreen):
                 text.append(f"  {len(view.buffer.matches):,} matches of {view.buffer.pattern.pattern!r}", style="bold")
             text.append(f"  {self._path}", style="dim")
             self.query_one(LogStrip).show(view.buffer, view.position)
-        self.query_one("#log-head", Static).update(text)
+        self.query_one("#log-head", Static).update(text, layout=False)  # one line, whatever it says
 
     @on(LogStrip.Wanted)
     def _strip(self, event: LogStrip.Wanted) -> None:
@@ -349,14 +357,13 @@ def explanation_text(explanation: Explanation) -> Text:
     diagnosis = explanation.diagnosis
     style = {"error": "bold red", "unknown": "bold red", "warning": "bold yellow"}.get(diagnosis.severity, "bold green")
     text = Text()
-    text.append(f"{strip_control(diagnosis.title)}\n", style=style)
-    text.append(f"{diagnosis.slug}\n\n", style="dim")
-    text.append(f"{strip_control(diagnosis.explanation)}\n")
+    text.append(strip_control(diagnosis.title), style=style)
+    text.append(f"  {diagnosis.slug}\n", style="dim")
     if diagnosis.severity in {"error", "warning", "unknown"}:
         for fix in diagnosis.fixes:
-            text.append("\nfix  ", style="bold")
-            text.append(strip_control(fix.text) + ("  (p on Servers applies it)" if fix.patch else ""))
-        text.append("\n" if diagnosis.fixes else "")
+            text.append("fix  ", style="bold")
+            text.append(strip_control(fix.text) + ("  (p on Servers applies it)\n" if fix.patch else "\n"))
+    text.append(f"\n{strip_control(diagnosis.explanation)}\n")
     if diagnosis.root_line:
         text.append(
             f"\n[g] line {diagnosis.root_line}" + (f", {diagnosis.process}" if diagnosis.process else "") + "\n",

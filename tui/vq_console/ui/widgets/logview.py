@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 
 from vq_console.ui.logbuffer import LogBuffer
@@ -43,6 +44,8 @@ class LogView(ScrollView, can_focus=True):
         """Cursor, as an index into the buffer's shown lines."""
         self.following = True
         self._base: Style | None = None
+        self._bar: tuple[int, int, int] | None = None
+        """What the scroll bar's thumb looked like when it was drawn."""
 
     def open(self, buffer: LogBuffer | None) -> None:
         """Show another buffer from its end."""
@@ -63,15 +66,47 @@ class LogView(ScrollView, can_focus=True):
     def changed(self) -> None:
         """The buffer grew, shrank or is filtered differently."""
         count = len(self.buffer.shown) if self.buffer else 0
-        self.virtual_size = Size(WIDEST, count)
+        laid_out = self._grow(count)
         if self.following:
             self.row = max(count - 1, 0)
             self._to_end()
-            # The scrollable range follows the new size only with the next layout.
-            self.call_after_refresh(self._to_end)
+            if laid_out:
+                # The scrollable range follows the new size only with the next layout.
+                self.call_after_refresh(self._to_end)
         else:
             self.row = min(self.row, max(count - 1, 0))
         self.refresh()
+
+    def _grow(self, count: int) -> bool:
+        """Take over the number of lines; True where the screen is laid out anew for it.
+
+        It is not while the scroll bar only gets another range: a log that grows many times a second must not lay
+        out and draw everything around it each time.
+        """
+        size = Size(WIDEST, count)
+        if (count > self.size.height) is not self.show_vertical_scrollbar:
+            self.virtual_size = size
+            return True
+        self.set_reactive(LogView.virtual_size, size)
+        self._move_bar(self.scroll_y)
+        return False
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        self._move_bar(new_value)
+        if round(old_value) != round(new_value):
+            self.refresh()
+
+    def _move_bar(self, top: float) -> None:
+        """Give the scroll bar its place; draws it only when its thumb looks different, in eighths of a cell."""
+        if not self.show_vertical_scrollbar:
+            return
+        bar, count, height = self.vertical_scrollbar, max(self.virtual_size.height, 1), self.size.height
+        bar.set_reactive(ScrollBar.window_virtual_size, count)
+        bar.set_reactive(ScrollBar.position, int(top * 8) / 8)
+        look = (int(top * height * 8 / count), height * height * 8 // count, height)
+        if look != self._bar:
+            self._bar = look
+            bar.refresh()
 
     def _to_end(self) -> None:
         if self.following and self.size.height:
@@ -94,10 +129,16 @@ class LogView(ScrollView, can_focus=True):
             return False
         self.following = False
         self.row = row
-        self.scroll_to(y=max(row - self.size.height // 2, 0), x=0, animate=False)
+        self._to_middle()
+        # A buffer that was just opened has no scrollable range before the next layout.
+        self.call_after_refresh(self._to_middle)
         self.refresh()
         self.post_message(self.Moved())
         return True
+
+    def _to_middle(self) -> None:
+        if not self.following:
+            self.scroll_to(y=max(self.row - self.size.height // 2, 0), x=0, animate=False, immediate=True)
 
     def action_move(self, step: int) -> None:
         self._set_row(self.row + step)
