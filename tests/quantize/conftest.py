@@ -70,7 +70,7 @@ def tiny(tmp_path: Path) -> Path:
 
 
 TOOL = '''#!{python}
-"""Stands for the compressor's interpreter: plays recipe.py, generate.py and measure.py."""
+"""Stands for the tool's interpreter: plays recipe.py, generate.py and measure.py."""
 import json, os, re, sys, time
 from pathlib import Path
 
@@ -161,8 +161,27 @@ def play(arguments: list[str], plan_file: Path, calls: Path) -> None:
     out.mkdir(exist_ok=True)
     scheme = re.search(r'preset_name_to_scheme\("(\w+)"', text)
     group = re.search(r"group_size = (\d+)", text)
-    assert scheme is not None
+    if scheme is None:
+        assert "mtq.FP8_DEFAULT_CFG" in text
+        write_modelopt(out)
+        return
     write_result(out, scheme[1], int(group[1]) if group else None, kv="kv_cache" in text, broken=plan.get("broken"))
+
+
+def write_modelopt(out: Path, *, algorithm: str = "FP8") -> None:
+    """A checkpoint as ModelOpt writes it in FP8."""
+    tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name, (dtype, shape) in llama_tensors().items():
+        if len(shape) < 2 or "embed" in name:
+            tensors[name] = (dtype, shape)
+            continue
+        tensors[name] = ("F8_E4M3", shape)
+        for scale in ("weight_scale", "input_scale"):
+            tensors[f"{name.removesuffix('.weight')}.{scale}"] = ("F32", ())
+    write_safetensors(out / "model.safetensors", tensors)
+    quantization = {"quant_method": "modelopt", "quant_algo": algorithm, "ignore": ["lm_head"]}
+    (out / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": quantization}))
+    (out / "tokenizer.json").write_text("{}")
 
 
 def write_result(out: Path, scheme: str, group: int | None, *, kv: bool, broken: str | None = None) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from quantize.conftest import FakeTool, write_result
+from quantize.conftest import FakeTool, write_modelopt, write_result
 from vq_console.core import places
 from vq_console.core.errors import UsageError, VqError
 from vq_console.quantize import jobs
@@ -114,6 +114,23 @@ def test_missing_kv_scales_are_seen(tiny: Path, tool: FakeTool) -> None:
     assert verify(folder, judged, source) == ()
     write_result(folder, "FP8_DYNAMIC", None, kv=False)
     assert "no scales for its KV cache" in "; ".join(verify(folder, judged, source))
+
+
+def test_modelopt_makes_its_own_format(tiny: Path, tool: FakeTool) -> None:
+    request = request_for(tiny, tool, "MODELOPT_FP8", samples=2)
+    prepared = prepare(request, plan=False)
+    assert "llmcompressor" not in prepared.recipe
+    result = make(prepared, nothing)
+    assert result["tool"].startswith("nvidia-modelopt ")
+    profile = tomllib.loads((places.profiles_dir() / f"{result['profile']}.toml").read_text())
+    assert profile["made_on"]["scheme"] == "MODELOPT_FP8"
+    write_modelopt(request.out, algorithm="NVFP4")
+    assert "its format is NVFP4, not FP8" in "; ".join(verify(request.out, prepared.judged, prepared.source))
+
+
+def test_modelopt_makes_no_kv_scales_here(tiny: Path, tool: FakeTool) -> None:
+    with pytest.raises(UsageError, match="LLM Compressor only"):
+        make(prepare(request_for(tiny, tool, "MODELOPT_FP8", kv_cache="fp8"), plan=False), nothing)
 
 
 FAILURES = [

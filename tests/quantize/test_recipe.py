@@ -28,6 +28,10 @@ def test_every_recipe_is_a_script_without_the_console(name: str) -> None:
     modules = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
     modules |= {alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names}
     assert not any("vq_console" in str(module) for module in modules)
+    if judged.scheme.maker == "modelopt":
+        assert f"mtq.{judged.scheme.preset})" in text
+        assert not any("llmcompressor" in str(module) for module in modules)
+        return
     assert f'preset_name_to_scheme("{judged.scheme.preset or judged.scheme.name}"' in text
     assert ("GPTQModifier(" in text) == ("gptq" in name)
     assert ("AWQModifier(" in text) == ("awq" in name)

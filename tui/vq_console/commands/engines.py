@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from vq_console.engines.model import Catalogue, Engine
 
-_KINDS = ("cpu", "cuda", "compressor")
+_KINDS = ("cpu", "cuda", "compressor", "modelopt")
 
 
 def register(subparsers: Subparsers) -> None:
@@ -28,7 +28,7 @@ def register(subparsers: Subparsers) -> None:
     source.add_argument("--engine", metavar="PYTHON", help="interpreter of the vLLM to read (the best otherwise)")
     source.add_argument("--version", metavar="X.Y.Z", help="the shipped snapshot nearest to this version")
     install = add_command(actions, "install", "make an engine in an environment of its own", run_install)
-    install.add_argument("kind", metavar="KIND", choices=_KINDS, help="cpu, cuda or compressor")
+    install.add_argument("kind", metavar="KIND", choices=_KINDS, help="cpu, cuda, compressor or modelopt")
     install.add_argument("--version", metavar="X.Y.Z", help="the version to install (a tested one otherwise)")
     install.add_argument("--wheelhouse", metavar="DIR", help="take packages from this folder, for a machine offline")
 

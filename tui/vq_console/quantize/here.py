@@ -51,6 +51,8 @@ _NAMED = {
     "NVFP4A16": ("nvfp4a16",),
     "MXFP4": ("mxfp4",),
     "MXFP8": ("mxfp8",),
+    "MODELOPT_FP8": ("fp8",),
+    "MODELOPT_NVFP4": ("nvfp4", "fp4"),
 }
 """What published checkpoints of a scheme are called."""
 
@@ -112,14 +114,19 @@ def running_notes(judged: Judged, source: Source) -> tuple[Note, ...]:
 def predicted_facts(judged: Judged, source: Source) -> dict[str, Any]:
     """The facts that the result's checkpoint will have, for preflight. Pure."""
     shape = {k: v for k, v in source.facts.items() if k not in {"weights_gib", "size_gib", "parameters"}}
-    facts: dict[str, Any] = shape | {
-        "quant_method": "compressed-tensors",
-        "format": judged.scheme.format,
-        "bits": int(judged.scheme.bits),
-        "size_gib": round(judged.size_gib, 3),
-        "weights_gib": round(judged.size_gib, 3),
-        "parameters": source.parameters,
-    }
+    named: dict[str, Any] = {"quant_method": "compressed-tensors", "format": judged.scheme.format}
+    if judged.scheme.maker == "modelopt":
+        named = {"quant_method": "modelopt", "quant_algo": judged.scheme.format}
+    facts: dict[str, Any] = (
+        shape
+        | named
+        | {
+            "bits": int(judged.scheme.bits),
+            "size_gib": round(judged.size_gib, 3),
+            "weights_gib": round(judged.size_gib, 3),
+            "parameters": source.parameters,
+        }
+    )
     if judged.scheme.name.startswith("FP8"):
         facts["scheme"] = judged.scheme.name
     if judged.request.group_size:

@@ -59,6 +59,15 @@ def judge(request: Request, source: Source, room: Room) -> Judged:
     else:
         group = scheme.group
         notes += _fixed_group(scheme, quantized)
+    if request.kv_cache and scheme.maker != "compressor":
+        notes.append(
+            Note(
+                "kv-cache-tool",
+                "error",
+                f"{scheme.name}: scales for a KV cache are made with LLM Compressor only",
+                "FP8_STATIC --kv-cache fp8, or NVFP4 --kv-cache fp8",
+            )
+        )
     chosen = replace(request, scheme=scheme.name, method=method, group_size=group)
     notes += _layer_notes(quantized, spared, source.facts)
     size = predicted_bytes(scheme, group, quantized, source) / _GIB

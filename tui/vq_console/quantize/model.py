@@ -12,10 +12,11 @@ Severity = Literal["error", "warning", "info"]
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """One weight format of LLM Compressor. `bits` counts a weight in the file, scales apart.
+    """One weight format of the tool whose kind of environment is `maker`. `bits` counts a weight in the file, scales
+    apart.
 
     `group` is the number of inputs that share a scale: free to choose (`group_free`) or part of the format.
-    `format` and `quant_key` are how the checkpoint will describe itself (compressed-tensors).
+    `format` is how the checkpoint will describe itself: compressed-tensors' format, or ModelOpt's algorithm.
     """
 
     name: str
@@ -30,7 +31,8 @@ class Scheme:
     needs_data: bool = False
     methods: tuple[str, ...] = ("rtn",)
     preset: str = ""
-    """What LLM Compressor calls it where that is another name."""
+    """What the tool calls it where that is another name."""
+    maker: str = "compressor"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ _STEP = re.compile(r"STEP (?P<number>\d+)/(?P<total>\d+): (?P<words>.+)")
 _LAYER = re.compile(r"\((?P<number>\d+)/(?P<total>\d+)\): (?P<words>\w+):\s+(?P<percent>\d+)%")
 _BAR = re.compile(
     r"(?P<words>Applying quantization config|Compressing model|Smoothing|Loading weights|Writing model shards"
-    r"|Calibrating weights|Generating|Measuring)[^:]*:\s+(?P<percent>\d+)%"
+    r"|Calibrating weights|Calibrating|Generating|Measuring)[^:]*:\s+(?P<percent>\d+)%"
 )
 
 _SHARES = {"loading the model": 0.05, "reading calibration data": 0.02, "quantizing": 0.85}

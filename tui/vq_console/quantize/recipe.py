@@ -1,4 +1,4 @@
-"""Writing the script that makes a checkpoint: LLM Compressor's own calls, which run without the console. Pure."""
+"""Writing the script that makes a checkpoint: the tool's own calls, which run without the console. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pprint import pformat
 from typing import Any
 
 from vq_console.quantize.model import Judged
-from vq_console.quantize.schemes import label, needs_data
+from vq_console.quantize.schemes import TOOL_NAMES, label, needs_data
 
 CALIBRATION = "calibration.jsonl"
 RECIPE = "recipe.py"
@@ -15,17 +15,15 @@ RECIPE = "recipe.py"
 _HEAD = '''#!/usr/bin/env python
 """{title}
 
-Runs by itself in any environment that has llmcompressor (made for {tool}):
+Runs by itself in any environment that has {package} (made for {tool}):
     python {recipe} [OUT]
 {data_words}"""
 
-import json
-import sys
+{copy}import json
+{re}import sys
 from pathlib import Path
 
-{torch}from compressed_tensors.quantization import preset_name_to_scheme
-from llmcompressor import oneshot
-{imports}
+{torch}{imports}
 from transformers import {classes}
 
 MODEL = {model}
@@ -89,6 +87,48 @@ if not torch.accelerator.is_available():
 """
 
 
+_MODELOPT_IMPORTS = (
+    "import modelopt.torch.quantization as mtq",
+    "from modelopt.torch.export import export_hf_checkpoint",
+)
+
+_MODELOPT_MAIN = '''
+def left_alone(name):
+    """Whether a layer stays as it is: `re:` and a regular expression, or the name."""
+    return any(re.match(one[3:], name) if one.startswith("re:") else one == name for one in IGNORE)
+
+
+def main():
+    step(1, "loading the model")
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=DTYPE)
+    step(2, "reading calibration data")
+    dataset = calibration(tokenizer)
+    print(f"{len(dataset)} samples", flush=True)
+
+    def forward(model):
+        for number, row in enumerate(dataset, 1):
+            model(torch.tensor([row["input_ids"]], device=model.device), use_cache=False)
+            print(f"Calibrating: {100 * number // len(dataset)}%%", flush=True)
+
+    config = copy.deepcopy(mtq.%s)
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and left_alone(name):
+            config["quant_cfg"].append({"quantizer_name": f"{name}.*quantizer", "enable": False})
+    step(3, "quantizing")
+    with torch.no_grad():
+        model = mtq.quantize(model, config, forward)
+        to_source_type(model)
+        step(4, "writing the checkpoint")
+        export_hf_checkpoint(model, export_dir=OUT)
+    tokenizer.save_pretrained(OUT)
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+
 def recipe_text(judged: Judged, *, tool: str, source_words: str) -> str:
     """The complete script. `tool` names the pinned tool, `source_words` the model's revision for the reader."""
     request, scheme = judged.request, judged.scheme
@@ -101,11 +141,14 @@ def recipe_text(judged: Judged, *, tool: str, source_words: str) -> str:
     head = _HEAD.format(
         title=f"{kind} of {_plain(source_words)}.",
         tool=_plain(tool),
+        package=TOOL_NAMES[scheme.maker],
         recipe=RECIPE,
         data_words=f"Its calibration data lie beside it in {CALIBRATION}.\n" if data else "",
-        imports="\n".join(_imports(request.method)),
+        imports="\n".join(_imports(request.method) if scheme.maker == "compressor" else _MODELOPT_IMPORTS),
         classes="AutoConfig, AutoModelForCausalLM, AutoTokenizer" if data else "AutoModelForCausalLM, AutoTokenizer",
         torch="import torch\n" if data else "",
+        copy="import copy\n" if scheme.maker == "modelopt" else "",
+        re="import re\n" if scheme.maker == "modelopt" else "",
         model=json.dumps(request.model),
         out=json.dumps(str(request.out)),
         ignore=pformat(list(judged.ignore), width=110),
@@ -115,7 +158,7 @@ def recipe_text(judged: Judged, *, tool: str, source_words: str) -> str:
     body = [_DATA, _IN_32_BITS] if data else []
     if request.method == "awq":
         body.append(_NO_PINNING)
-    body.append(_main(judged, data, steps))
+    body.append(_main(judged, data, steps) if scheme.maker == "compressor" else _MODELOPT_MAIN % scheme.preset)
     return head + "".join(body)
 
 
@@ -125,7 +168,10 @@ def _plain(words: str) -> str:
 
 
 def _imports(method: str) -> list[str]:
-    lines = []
+    lines = [
+        "from compressed_tensors.quantization import preset_name_to_scheme",
+        "from llmcompressor import oneshot",
+    ]
     if "gptq" in method:
         lines.append("from llmcompressor.modifiers.gptq import GPTQModifier")
     if "gptq" not in method:

@@ -15,7 +15,7 @@ from vq_console.quantize import data, jobs
 from vq_console.quantize.here import judged_here
 from vq_console.quantize.model import Judged, Request, Source
 from vq_console.quantize.recipe import recipe_text
-from vq_console.quantize.schemes import label
+from vq_console.quantize.schemes import TOOL_NAMES, label
 from vq_console.quantize.source import read_source
 from vq_console.quantize.worker import part_folder
 
@@ -37,7 +37,8 @@ class Prepared:
         """The script as it will be run."""
         from vq_console.engines.pins import pins
 
-        tool = f"llmcompressor {pins('compressor').version}"
+        maker = self.judged.scheme.maker
+        tool = f"{TOOL_NAMES[maker]} {pins(maker).version}"
         words = self.source.model + (f" (revision {self.source.revision[:12]})" if self.source.revision else "")
         return recipe_text(self.judged, tool=tool, source_words=words)
 

@@ -1,6 +1,6 @@
-"""The weight formats and ways of LLM Compressor 0.14 that the console offers, by name. Pure.
+"""The weight formats and ways of LLM Compressor 0.14 and ModelOpt 0.47 that the console offers, by name. Pure.
 
-Source: compressed-tensors 0.19 `quantization/quant_scheme.py` (PRESET_SCHEMES).
+Source: compressed-tensors 0.19 `quantization/quant_scheme.py` (PRESET_SCHEMES); ModelOpt 0.47 `quantization/config.py`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ SCHEMES: tuple[Scheme, ...] = (
            needs_data=True, methods=("rtn", "gptq")),
     Scheme("NVFP4A16", "FP4 weights in groups of 16, 16-bit activations", 4, "nvfp4-pack-quantized", 16, scale_bytes=1),
     Scheme("MXFP4", "FP4 weights and activations in groups of 32", 4, "mxfp4-pack-quantized", 32, scale_bytes=1),
+    Scheme("MODELOPT_FP8", "ModelOpt: FP8 weights and activations, one static scale each", 8, "FP8", needs_data=True,
+           preset="FP8_DEFAULT_CFG", maker="modelopt"),
+    Scheme("MODELOPT_NVFP4", "ModelOpt: FP4 weights and activations in groups of 16", 4, "NVFP4", 16, scale_bytes=1,
+           needs_data=True, preset="NVFP4_DEFAULT_CFG", maker="modelopt"),
     Scheme("MXFP8", "FP8 weights and activations in groups of 32", 8, "mxfp8-quantized", 32, scale_bytes=1),
 )  # fmt: skip
 
@@ -46,6 +50,9 @@ _OTHER_NAMES = {
     "awq": ("W4A16", "awq"),
     "smoothquant": ("W8A8", "smoothquant"),
 }
+
+TOOL_NAMES = {"compressor": "llmcompressor", "modelopt": "nvidia-modelopt"}
+"""The package of each tool's environment."""
 
 GROUP_SIZES = (256, 128, 64, 32, 16)
 SERVED_GROUPS = (128, 64, 32)

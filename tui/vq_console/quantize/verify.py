@@ -105,8 +105,16 @@ def _config_problems(folder: Path, judged: Judged) -> Iterator[str]:
         yield f"{folder / 'config.json'}: {error}"
         return
     quantization = config.get("quantization_config")
-    if not isinstance(quantization, dict) or quantization.get("quant_method") != "compressed-tensors":
+    method = "compressed-tensors" if judged.scheme.maker == "compressor" else "modelopt"
+    if not isinstance(quantization, dict) or quantization.get("quant_method") != method:
         yield f"{folder / 'config.json'}: does not say that the checkpoint is quantized"
+        return
+    if not any((folder / name).exists() for name in _TOKENIZERS):
+        yield f"{folder}: has no tokenizer"
+    if method == "modelopt":
+        algorithm = quantization.get("quant_algo")
+        if algorithm != judged.scheme.format:
+            yield f"{folder / 'config.json'}: its format is {algorithm}, not {judged.scheme.format}"
         return
     if quantization.get("format") not in (judged.scheme.format, "mixed-precision"):
         yield f"{folder / 'config.json'}: its format is {quantization.get('format')}, not {judged.scheme.format}"
@@ -114,5 +122,3 @@ def _config_problems(folder: Path, judged: Judged) -> Iterator[str]:
     sizes = {(group.get("weights") or {}).get("group_size") for group in groups.values() if isinstance(group, dict)}
     if judged.scheme.group_free and sizes != {judged.request.group_size}:
         yield f"{folder / 'config.json'}: its group size is {sizes}, not {judged.request.group_size}"
-    if not any((folder / name).exists() for name in _TOKENIZERS):
-        yield f"{folder}: has no tokenizer"

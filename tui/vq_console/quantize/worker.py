@@ -29,7 +29,7 @@ from vq_console.quantize.here import judged_here
 from vq_console.quantize.model import Judged, Request, Source
 from vq_console.quantize.progress import Progress
 from vq_console.quantize.recipe import CALIBRATION, RECIPE, recipe_text
-from vq_console.quantize.schemes import label, needs_data
+from vq_console.quantize.schemes import TOOL_NAMES, label, needs_data
 from vq_console.quantize.source import read_source
 from vq_console.quantize.verify import verify
 
@@ -102,8 +102,9 @@ def part_folder(out: Path) -> Path:
 def _make(request: Request, folder: Path, part: Path, state: _State) -> dict[str, Any]:
     source = read_source(request.model)
     judged = judged_here(request, source)
-    python = request.tool or tool_python("compressor", say=lambda words: state.put(words=words))
-    tool = tool_words(python, request.tool is not None)
+    maker = judged.scheme.maker
+    python = request.tool or tool_python(maker, say=lambda words: state.put(words=words))
+    tool = tool_words(python, maker, request.tool is not None)
     seconds = _seconds_before(state, part)
     if seconds is None:
         seconds = _run_recipe(judged, source, python, tool, part, folder, state)
@@ -306,21 +307,22 @@ def _describe(
     )
 
 
-def tool_words(python: str, own: bool) -> str:
+def tool_words(python: str, maker: str, own: bool) -> str:
     """What made it, by name and version: from the list of the console's environment, or by asking another."""
+    package = TOOL_NAMES[maker]
     if not own:
         from vq_console.engines.pins import pins
 
-        return f"llmcompressor {pins('compressor').version}"
+        return f"{package} {pins(maker).version}"
     import subprocess
 
-    ask = "from importlib.metadata import version as v; print(v('llmcompressor'))"
+    ask = f"from importlib.metadata import version as v; print(v('{package}'))"
     done = subprocess.run(
         [python, "-c", ask], capture_output=True, text=True, timeout=60, check=False, env=clean_environment()
     )
     if done.returncode:
-        raise ToolError(f"{python}: has no llmcompressor", "leave out --tool, or install it there")
-    return f"llmcompressor {done.stdout.strip()}"
+        raise ToolError(f"{python}: has no {package}", "leave out --tool, or install it there")
+    return f"{package} {done.stdout.strip()}"
 
 
 def _source_words(source: Source) -> str:

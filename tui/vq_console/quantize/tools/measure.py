@@ -25,8 +25,15 @@ def main(source: str, result: str, texts: Path, kept: Path) -> None:
     torch.set_grad_enabled(False)
     records = [json.loads(line) for line in texts.read_text(encoding="utf-8").split("\n") if line.strip()]
     baseline = Baseline(AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32), kept)
-    other: Any = AutoModelForCausalLM.from_pretrained(result, dtype="auto")
-    print("SIMULATED " + json.dumps(unpack(other)), flush=True)
+    declared = json.loads((Path(result) / "config.json").read_text(encoding="utf-8")).get("quantization_config") or {}
+    if declared.get("quant_method") == "modelopt":
+        import modelopt_format  # type: ignore[import-not-found, unused-ignore]
+
+        other, simulated = modelopt_format.load(Path(result))
+    else:
+        other = AutoModelForCausalLM.from_pretrained(result, dtype="auto")
+        simulated = unpack(other)
+    print("SIMULATED " + json.dumps(simulated), flush=True)
     rows = []
     for number, record in enumerate(records, 1):
         ids = torch.tensor([record["ids"]])
