@@ -20,7 +20,7 @@ import pytest
 from serving.conftest import QUICK, twenty_times
 from vq_console.core.errors import LaunchError, MissingError, UsageError
 from vq_console.preflight.model import Plan
-from vq_console.serving.control import stop_server, wait_ready
+from vq_console.serving.control import restart_server, stop_server, wait_ready
 from vq_console.serving.keeping import procfs
 from vq_console.serving.keeping.settings import DEFAULTS
 from vq_console.serving.launch import Settings, start
@@ -372,7 +372,7 @@ def test_a_key_is_named_and_never_written(bench, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(MissingError, match="MY_KEY is not set"):
         start(plan)
     monkeypatch.setenv("MY_KEY", "s3cret-value")
-    start(plan, settings=Settings(keeper=QUICK))
+    start(plan, settings=Settings(keeper=QUICK, restart_limit=1))
     record = bench.until("tiny", "ready")
     assert record.api_key_env == "MY_KEY", "a client takes it from the same variable"
     folder = Path(record.folder)
@@ -385,6 +385,43 @@ def test_a_key_is_named_and_never_written(bench, monkeypatch: pytest.MonkeyPatch
     time.sleep(0.6)
     assert get_server("tiny").state is ServerState.READY, "without the key, /health must do"
     assert adopted.identity == record.identity
+    kill(adopted.identity)
+    ended = bench.until("tiny", "failed", where=lambda r: r.ended_at is not None)
+    assert "not started again: VLLM_API_KEY of its first launch is not known any more" in ended.reason
+
+
+def test_a_command_of_the_user_runs_when_it_dies(bench, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    script = f'echo "$VQ_SERVER|$VQ_REASON|$VQ_INCIDENT" > {told}; sleep 0.3; echo late >> {told}'
+    record = bench.ready(on_death=["/bin/sh", "-c", script])
+    kill(record.identity)
+    bench.until("tiny", "failed", where=lambda r: r.ended_at is not None)
+    bench.wait(lambda: told.exists() and "late" in told.read_text())
+    name, reason, incident = told.read_text().splitlines()[0].split("|")
+    assert (name, "killed by signal 9" in reason) == ("tiny", True)
+    assert json.loads(Path(incident).read_text())["exit_code"] == -signal.SIGKILL
+
+
+def test_a_command_that_cannot_run_is_said(bench) -> None:
+    record = bench.ready(on_death=["/nowhere/notify"])
+    kill(record.identity)
+    ended = bench.until("tiny", "failed", where=lambda r: r.ended_at is not None)
+    assert "could not run: /nowhere/notify: No such file or directory" in ended.reason
+
+
+def test_a_restart_that_would_lack_a_secret_stops_nothing(bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "s3cret-value")
+    path = Path(os.environ["VQ_CONSOLE_HOME"]) / "tiny.toml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('name = "tiny"\nmodel = "org/tiny"\n[env]\nVLLM_API_KEY = { from_env = "MY_KEY" }\n')
+    plan = replace(bench.plan(), secret_env={"VLLM_API_KEY": "MY_KEY"})
+    start(plan, profile_path=str(path), settings=Settings(keeper=QUICK))
+    bench.until("tiny", "ready")
+    monkeypatch.delenv("MY_KEY")
+    monkeypatch.setattr("vq_console.engines.find.choose_engine", lambda *_, **__: None)
+    with pytest.raises(MissingError, match="MY_KEY"):
+        restart_server("tiny")
+    assert get_server("tiny").state is ServerState.READY
 
 
 def test_a_profile_cannot_reach_into_the_keeper(bench, tmp_path: Path) -> None:

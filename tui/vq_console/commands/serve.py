@@ -31,6 +31,9 @@ def register(subparsers: Subparsers) -> None:
     serve.add_argument(
         "--restart", metavar="N", type=count, default=0, help="start again up to N times if it dies ready"
     )
+    serve.add_argument(
+        "--on-death", metavar="COMMAND", help="run this if it dies unasked; VQ_SERVER, VQ_REASON, VQ_INCIDENT say why"
+    )
     serve.add_argument("--when-free", metavar="GIB", type=amount, help="wait until so much memory is free")
     serve.add_argument("--timeout", metavar="S", type=amount, help="give up after so many seconds (0: never)")
     serve.add_argument("--force", action="store_true", help="start although preflight says that it will fail")
@@ -74,6 +77,8 @@ def register(subparsers: Subparsers) -> None:
 
 def run_serve(args: argparse.Namespace) -> ExitCode:
     """Launch detached; with `--wait` follow it to its first token."""
+    import shlex
+
     from vq_console.core.errors import UsageError
     from vq_console.engines.find import choose_engine
     from vq_console.profiles.store import load_profile
@@ -86,12 +91,21 @@ def run_serve(args: argparse.Namespace) -> ExitCode:
         gpus = [int(item) for item in args.gpus.split(",")] if args.gpus else None
     except ValueError:
         raise UsageError(f"--gpus {args.gpus!r}: indices were expected", "for example --gpus 0,1") from None
+    try:
+        on_death = shlex.split(args.on_death or "")
+    except ValueError as error:
+        raise UsageError(f"--on-death: {error}", "it is taken apart as a shell would, and run without one") from None
     record = launch(
         profile,
         engine=engine,
         name=args.name,
         gpus=gpus,
-        settings=Settings(startup_timeout_s=args.timeout, restart_limit=args.restart, min_free_gib=args.when_free),
+        settings=Settings(
+            startup_timeout_s=args.timeout,
+            restart_limit=args.restart,
+            min_free_gib=args.when_free,
+            on_death=on_death,
+        ),
         force=args.force,
     )
     return _after_launch(record, args, "serve")

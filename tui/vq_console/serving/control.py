@@ -6,6 +6,7 @@ identity was just compared. An attached server is never stopped.
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -148,7 +149,9 @@ def restart_server(
     Engine, GPUs and overridden arguments stay as they were. Returns the new record, queued or starting.
     """
     from vq_console.engines.find import choose_engine
+    from vq_console.profiles.model import EnvRef
     from vq_console.profiles.store import load_profile
+    from vq_console.serving.environment import server_environment
     from vq_console.serving.launch import Settings, launch
 
     record = get_server(name)
@@ -157,9 +160,13 @@ def restart_server(
     given = read_json(Path(record.folder) / "server.json")
     profile = load_profile(profile_path or given.get("profile_path") or record.profile or name)
     engine = choose_engine(profile.vllm, python="simulator" if record.simulated else record.engine)
+    # What it would lack afterwards is said before it is stopped.
+    secrets = {key: value.from_env for key, value in profile.env.items() if isinstance(value, EnvRef)}
+    server_environment({}, secrets, python=None, given=os.environ)
     stop_server(name, timeout_s=timeout_s, on_progress=on_progress)
     keeper = dict(given.get("keeper") or {})
     limit = int(keeper.pop("restart_limit", 0))
+    on_death = [str(item) for item in keeper.pop("on_death", ())]
     keeper.pop("startup_timeout_s", None)
     return launch(
         profile,
@@ -167,7 +174,9 @@ def restart_server(
         name=name,
         gpus=given.get("asked_gpus"),
         args_override=given.get("args_override") or None,
-        settings=Settings(restart_limit=limit, min_free_gib=given.get("min_free_gib"), keeper=keeper),
+        settings=Settings(
+            restart_limit=limit, min_free_gib=given.get("min_free_gib"), on_death=on_death, keeper=keeper
+        ),
     )
 
 

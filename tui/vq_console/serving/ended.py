@@ -83,7 +83,7 @@ def _unsaid(record: ServerRecord, title: str, words: str) -> Diagnosis:
         title,
         "unknown",
         explanation=f"{_sentence(record.reason)} {words}".strip(),
-        fixes=(Fix("Start it again; the last lines of its log say what it was doing."),),
+        fixes=(Fix(f"Start it again (vq-console restart {record.name}); its last lines say what it was doing."),),
     )
 
 

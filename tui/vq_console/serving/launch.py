@@ -52,6 +52,8 @@ class Settings:
     startup_timeout_s: float | None = None
     restart_limit: int = 0
     min_free_gib: float | None = None
+    on_death: Sequence[str] = ()
+    """A command that the keeper runs when the server dies unasked; it finds VQ_SERVER, VQ_REASON, VQ_INCIDENT."""
     keeper: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -185,6 +187,7 @@ def start(
             "keeper": {
                 "startup_timeout_s": limit or None,
                 "restart_limit": settings.restart_limit,
+                "on_death": list(settings.on_death),
                 **settings.keeper,
             },
             "plan": dict(stored_plan or {}),

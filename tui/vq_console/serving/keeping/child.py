@@ -76,6 +76,16 @@ def collect_helpers() -> None:
             HELPERS.discard(pid)
 
 
+def start_aside(argv: Sequence[str], env: Mapping[str, str], *, output: int) -> None:
+    """Start a program that nobody waits for; it is no member of the server and may outlive the keeper.
+
+    Raises StartError.
+    """
+    pid = start(argv, env, cwd="/", output=output)
+    HELPERS.add(pid)
+    _GIVEN_UP.add(pid)
+
+
 class Helper:
     """A short program whose output the keeper wants, watched without waiting. `output` is None until it ended well."""
 

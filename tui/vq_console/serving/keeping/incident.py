@@ -9,11 +9,12 @@ import os
 import time
 
 from vq_console.serving.keeping import files
+from vq_console.serving.keeping.child import StartError, start_aside
 from vq_console.serving.keeping.procfs import Proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
 KERNEL_WORDS = ("NVRM", "Xid", "oom", "Out of memory", "Killed process", "segfault", "general protection", "mce:")
@@ -62,6 +63,25 @@ def oom_kills() -> int | None:
     except (OSError, IndexError, ValueError):
         pass
     return None
+
+
+def run_on_death(argv: Sequence[str], folder: str, told: Mapping[str, str]) -> str:
+    """Run the user's own command for a death, `told` as its VQ_ variables; returns why not, empty when it runs.
+
+    What it prints goes to `on-death.log` in the server's folder. It gets the keeper's environment, not the server's.
+    """
+    env = {**os.environ, **{f"VQ_{key.upper()}": value for key, value in told.items()}}
+    try:
+        output = os.open(f"{folder}/on-death.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    try:
+        start_aside(argv, env, output=output)
+    except StartError as error:
+        return str(error)
+    finally:
+        os.close(output)
+    return ""
 
 
 def write_incident(

@@ -16,7 +16,7 @@ from vq_console.serving.keeping.address import PORT_TAKEN, near_host, url_of, wh
 from vq_console.serving.keeping.child import Helper, StartError, start
 from vq_console.serving.keeping.ending import Ending
 from vq_console.serving.keeping.group import Group
-from vq_console.serving.keeping.incident import oom_kills, write_incident
+from vq_console.serving.keeping.incident import oom_kills, run_on_death, write_incident
 from vq_console.serving.keeping.logfile import LogFile
 from vq_console.serving.keeping.record import StateFile
 from vq_console.serving.keeping.settings import DEFAULTS
@@ -340,12 +340,26 @@ class Life:
                 oom_kills_before=self.oom_before,
             )
             self.state.set(incident=incident)
+            reason += self._tell_death(reason, incident, served=before != "starting")
         self._begin_end(now, self.every["survivors_s"], state="failed", reason=reason, again=again)
 
+    def _tell_death(self, reason: str, incident: str | None, *, served: bool) -> str:
+        """Run the command for deaths; what is to be added to the reason: why it, or the wished restart, cannot be."""
+        added = ""
+        if argv := [str(item) for item in self.every["on_death"]]:
+            told = {"server": str(self.given["name"]), "reason": reason, "incident": incident or ""}
+            trouble = run_on_death(argv, self.folder, told)
+            added = f"; the command for this could not run: {trouble}" if trouble else ""
+        if served and self.restarts < self.every["restart_limit"] and (lost := self._lost_secrets()):
+            added += f"; not started again: {', '.join(lost)} of its first launch is not known any more"
+        return added
+
+    def _lost_secrets(self) -> list[str]:
+        """A keeper that adopted the server may not have its secrets; without them it would be another server."""
+        return [name for name in self.given.get("secret_env") or {} if name not in self.env]
+
     def _may_restart(self) -> bool:
-        # A keeper that adopted the server may not have its secrets; without them it would be another server.
-        has_secrets = all(name in self.env for name in self.given.get("secret_env") or {})
-        return has_secrets and self.restarts < self.every["restart_limit"]
+        return not self._lost_secrets() and self.restarts < self.every["restart_limit"]
 
     def _begin_end(self, now: float, timeout_s: float, *, state: str, reason: str, again: str = "") -> None:
         assert self.group is not None

@@ -28,6 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "port_tries": 3,
     "log_cap_bytes": 64 * 1024 * 1024,
     "log_head_bytes": 4 * 1024 * 1024,
+    "on_death": [],
     "restart_limit": 0,
     "restart_backoff_s": 5.0,
     "restart_forgive_s": 600.0,
