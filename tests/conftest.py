@@ -14,17 +14,21 @@ PURE = frozenset(
     {
         *("checks_quality", "compare", "demo", "engines", "hardware", "logs", "metrics"),
         *("preflight", "profiles", "statistics"),
+        *(f"checks_latency/test_{name}.py" for name in ("measures", "schedule", "simulation", "stream")),
+        *(f"quantize/test_{name}.py" for name in ("here", "judge", "recipe")),
     }
 )
-"""Folders whose tests start no server and measure no time, unless a marker says so."""
+"""Folders and files whose tests keep no server and measure no time, unless a marker says so."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what may run beside other tests."""
     root = Path(__file__).parent
     for item in items:
-        folder = item.path.relative_to(root).parts[0]
-        if folder in PURE and not any(item.get_closest_marker(name) for name in ("engine", "soak", "alone")):
+        place = item.path.relative_to(root)
+        if {place.parts[0], str(place)} & PURE and not any(
+            item.get_closest_marker(name) for name in ("engine", "soak", "alone")
+        ):
             item.add_marker("pure")
 
 
