@@ -309,6 +309,7 @@ def test_unresponsive_and_back(bench, tmp_path: Path) -> None:
     silent.touch()
     stuck = bench.until("tiny", "unresponsive", where=lambda r: "gives no token" in r.reason)
     assert bench.wait(lambda: _cpu(stuck) is not None), "its CPU use stands beside it"
+    bench.until("tiny", "unresponsive", where=lambda r: "waiting: CPU" in r.reason)
     silent.unlink()
     bench.until("tiny", "ready")
     sick.touch()

@@ -21,7 +21,7 @@ from vq_console.serving.keeping.child import HELPERS, Helper, StartError, collec
 from vq_console.serving.keeping.incident import kernel_messages, oom_kills
 from vq_console.serving.keeping.logfile import LogFile
 from vq_console.serving.keeping.procfs import Proc, members
-from vq_console.serving.keeping.vitals import Vitals, pick_metrics
+from vq_console.serving.keeping.vitals import Vitals, how_busy, pick_metrics
 from vq_console.serving.keeping.wire import Exchange
 from vq_console.serving.limits import filesystem_of, startup_limit_s
 
@@ -378,6 +378,21 @@ def test_environment() -> None:
     assert asked["PYTHONDONTWRITEBYTECODE"] == "1"
     with pytest.raises(MissingError, match="NOT_SET is not set"):
         server_environment({}, {"X": "NOT_SET"}, python=None, given=given)
+
+
+@pytest.mark.parametrize(
+    ("cpu_pct", "gpus", "said"),
+    [
+        (None, [], ""),
+        (100.4, [], "spinning: CPU 100 %"),
+        (100.0, [{"util_pct": 0}], "spinning: CPU 100 %, GPU 0 %"),
+        (1.2, [{"util_pct": 3}, {"power_w": 60}], "waiting: CPU 1 %, GPU 3 %"),
+        (30.0, [{"util_pct": 3}, {"util_pct": 99}], "at work: CPU 30 %, GPU 99 %"),
+        (30.0, [], "partly at work: CPU 30 %"),
+    ],
+)
+def test_what_a_silent_server_does(cpu_pct: float | None, gpus: list[dict[str, float]], said: str) -> None:
+    assert how_busy(cpu_pct, gpus) == said
 
 
 def test_limits_know_slow_disks() -> None:

@@ -20,7 +20,7 @@ from vq_console.serving.keeping.incident import oom_kills, run_on_death, write_i
 from vq_console.serving.keeping.logfile import LogFile
 from vq_console.serving.keeping.record import StateFile
 from vq_console.serving.keeping.settings import DEFAULTS
-from vq_console.serving.keeping.vitals import Vitals
+from vq_console.serving.keeping.vitals import Vitals, how_busy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -285,14 +285,15 @@ class Life:
         assert self.vitals is not None
         self.vitals.step_running(now)
         if self.vitals.trouble:
-            self.state.set("unresponsive", reason=self.vitals.trouble)
             if self._every("cpu", self.every["retry_s"], now):
                 self.state.set(cpu_pct=self.group.cpu_pct(now))
+            busy = how_busy(self.state.get("cpu_pct"), self.gpus)
+            self.state.set("unresponsive", reason=self.vitals.trouble + (f"; {busy}" if busy else ""))
         else:
             self.state.set("ready", reason="", cpu_pct=None)
         if now - self._since > self.every["restart_forgive_s"]:
             self.restarts = 0
-        self._sample_gpus(now, self.every["gpu_s"])
+        self._sample_gpus(now, self.every["retry_s"] if self.vitals.trouble else self.every["gpu_s"])
         if self.vitals.record is not None:
             row = {"t": round(time.time(), 1), "cpu_pct": self.group.cpu_pct(now), **self.vitals.record}
             self.vitals.record = None

@@ -68,6 +68,21 @@ def gave_token(exchange: Exchange) -> bool:
     return isinstance(value, dict) and bool(value.get("choices") or value.get("data"))
 
 
+def how_busy(cpu_pct: float | None, gpus: list[dict[str, Any]]) -> str:
+    """What a server that does not answer is doing, by its CPU (percent of one core) and its busiest GPU. Pure.
+
+    `gpus` are rows of `gpu.read_gpus`. Empty while nothing is known.
+    """
+    if cpu_pct is None:
+        return ""
+    used = [float(row["util_pct"]) for row in gpus if "util_pct" in row]
+    if used and max(used) >= 50:
+        word = "at work"
+    else:
+        word = "spinning" if cpu_pct >= 80 else "waiting" if cpu_pct < 10 else "partly at work"
+    return f"{word}: CPU {cpu_pct:.0f} %" + (f", GPU {max(used):.0f} %" if used else "")
+
+
 class Vitals:
     """What is known of the server's answers. `ready` once a token came; `trouble` says why it is unresponsive.
 
