@@ -203,6 +203,8 @@ def write_result(out: Path, scheme: str, group: int | None, *, kv: bool, broken:
         for layer in range(LAYERS):
             tensors[f"model.layers.{layer}.self_attn.k_scale"] = ("BF16", (1,))
             tensors[f"model.layers.{layer}.self_attn.v_scale"] = ("BF16", (1,))
+    if broken == "kv-of-one-layer":
+        del tensors["model.layers.1.self_attn.v_scale"]
     if broken == "lacks-scale":
         del tensors["model.layers.1.mlp.gate_proj.weight_scale"]
     if broken == "lacks-norm":

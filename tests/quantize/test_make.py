@@ -114,6 +114,19 @@ def test_missing_kv_scales_are_seen(tiny: Path, tool: FakeTool) -> None:
     assert verify(folder, judged, source) == ()
     write_result(folder, "FP8_DYNAMIC", None, kv=False)
     assert "no scales for its KV cache" in "; ".join(verify(folder, judged, source))
+    write_result(folder, "FP8_DYNAMIC", None, kv=True, broken="kv-of-one-layer")
+    assert "the KV cache of model.layers.1.self_attn" in "; ".join(verify(folder, judged, source))
+
+
+def test_a_scale_for_each_head_is_one_for_each_head(tiny: Path, tool: FakeTool) -> None:
+    config = json.loads((tiny / "config.json").read_text())
+    (tiny / "config.json").write_text(json.dumps(config | {"num_key_value_heads": 2, "head_dim": 32}))
+    source = read_source(str(tiny))
+    judged = prepare(request_for(tiny, tool, "FP8_DYNAMIC", kv_cache="fp8_per_head"), plan=False).judged
+    folder = tiny.parent / "result"
+    folder.mkdir()
+    write_result(folder, "FP8_DYNAMIC", None, kv=True)
+    assert "its 2 heads have no scale each" in "; ".join(verify(folder, judged, source))
 
 
 def test_modelopt_makes_its_own_format(tiny: Path, tool: FakeTool) -> None:

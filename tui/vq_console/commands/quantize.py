@@ -1,4 +1,4 @@
-"""`quantize`: make a quantized checkpoint with LLM Compressor, judged before and verified after."""
+"""`quantize`: make a quantized checkpoint with LLM Compressor or ModelOpt, judged before and verified after."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def register(subparsers: Subparsers) -> None:
     parser.add_argument("--prove", action="store_true", help="serve the result once, until its first token")
     parser.add_argument("--profile", metavar="NAME", help="name of the profile for the result")
     parser.add_argument("--no-profile", action="store_true", help="write no profile")
-    parser.add_argument("--tool", metavar="PYTHON", help="another environment that has llmcompressor")
+    parser.add_argument("--tool", metavar="PYTHON", help="another environment that has the tool")
     parser.add_argument("--dry-run", action="store_true", help="judge and show the recipe, make nothing")
     parser.add_argument("--detach", action="store_true", help="start the job and return")
     parser.add_argument("--yes", action="store_true", help="do not ask")
@@ -285,7 +285,8 @@ def _emit(args: argparse.Namespace, result: dict[str, Any], job: Job, prepared: 
             f"perplexity × {kld['ppl_ratio']:.3f}; {kld['sequences']} texts, {kld['tokens']} tokens"
         )
     if result.get("profile"):
-        print(f"profile: {result['profile']} (vq-console lint {result['profile']})")
+        name = result["profile"]
+        print(f"profile: {name} (vq-console lint {name}); against its source: vq-console ab source:{name} {name}")
 
 
 def _schemes(args: argparse.Namespace) -> ExitCode:

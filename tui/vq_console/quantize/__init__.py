@@ -1,1 +1,1 @@
-"""Making quantized checkpoints with LLM Compressor: judged before, run as a watched job, verified after."""
+"""Making quantized checkpoints with LLM Compressor or ModelOpt: judged before, run as a watched job, verified after."""

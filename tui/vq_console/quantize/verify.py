@@ -6,6 +6,7 @@ Reads tensors from disk with numpy (only inside functions, in the job's own proc
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,24 @@ def missing_tensors(tensors: Mapping[str, Any], judged: Judged, source: Source) 
     if absent:
         more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
         yield f"the result lacks {absent[0]}{more} of its source"
-    if judged.request.kv_cache and not any(name.endswith((".k_scale", ".v_scale")) for name in tensors):
+    if judged.request.kv_cache:
+        yield from _kv_problems(tensors, judged, source)
+
+
+def _kv_problems(tensors: Mapping[str, Any], judged: Judged, source: Source) -> Iterator[str]:
+    """Layers with keys and values whose cache has no scales, or not one for each head where that was asked for."""
+    have = {name.removesuffix(".k_scale") for name in tensors if name.endswith(".k_scale")}
+    have &= {name.removesuffix(".v_scale") for name in tensors if name.endswith(".v_scale")}
+    lacking = sorted({n.removesuffix(".k_proj.weight") for n in source.stored if n.endswith(".k_proj.weight")} - have)
+    if not have:
         yield "the result has no scales for its KV cache"
+    elif lacking:
+        yield f"the result has no scales for the KV cache of {lacking[0]}"
+    heads = source.facts.get("num_key_value_heads") if judged.request.kv_cache == "fp8_per_head" else None
+    for name in sorted(have) if isinstance(heads, int) else ():
+        if math.prod(tensors[f"{name}.k_scale"].shape) != heads:
+            yield f"{name}: its {heads} heads have no scale each"
+            return
 
 
 def number_problems(file: Path) -> Iterator[str]:
