@@ -259,6 +259,51 @@ def test_the_snapshot_is_complete() -> None:
         assert not [flag.name for flag in found.flags.values() if flag.kind is None], version
 
 
+REFERENCE = json.loads((EXCERPT.parent / "vllm-catalog.json").read_text())["versions"]
+LISTS = {
+    "quantization_methods": "quantization",
+    "deprecated": "deprecated",
+    "online_shorthands": "online",
+    "quant_key_names": "quant_keys",
+    "cache_dtypes": "kv_cache_dtypes",
+    "linear_backends": "linear_backends",
+    "moe_backends": "moe_backends",
+    "attention_backends": "attention_backends",
+    "load_formats": "load_formats",
+    "model_dtypes": "dtypes",
+}
+"""Lists of the reference, which was read independently, and where the catalogue has them."""
+
+
+@pytest.mark.parametrize("version", REFERENCE)
+def test_the_snapshot_equals_the_reference(version: str) -> None:
+    reference, found = REFERENCE[version], snapshot(version)
+    assert found.vllm_version == version
+    for theirs, ours in LISTS.items():
+        given = reference.get(theirs)
+        assert sorted(getattr(found, ours) or ()) == sorted(given or ()), theirs
+    assert found.kv_cache_dtypes_closed == reference["cache_dtype_is_closed_choices"]
+    classes = found.method_classes or {}
+    for name, owner in reference["method_to_config_class"].items():
+        # The reference has the name of a variable for one class that is chosen at run time.
+        assert classes[name] == owner or owner.islower(), name
+    assert set(classes) - set(reference["method_to_config_class"]) <= {*(found.online or ()), "online"}
+    kernels = {name: sorted(classes) for name, classes in (found.linear_backend_kernels or {}).items()}
+    assert kernels == {
+        name: sorted(classes) for name, classes in (reference["linear_backend_kernel_map"] or {}).items()
+    }
+    for platform, given in reference["platform_supported_quantization"].items():
+        assert sorted((found.platform_quantization or {})[platform] or ()) == sorted(given or ()), platform
+    for name, by_platform in reference["possible_linear_kernels"].items():
+        lists = [
+            order for order in (found.kernel_order or {}).values() if order.get("CUDA") == tuple(by_platform["CUDA"])
+        ]
+        assert lists, name
+    flags = {f"--{name.replace('_', '-')}" for name in found.flags or ()}
+    short = {alias for flag in (found.flags or {}).values() for alias in flag.aliases if alias.startswith("-")}
+    assert flags | short == set(reference["serve_flags"])
+
+
 def test_what_the_versions_differ_in() -> None:
     """Spot checks against what was read by hand in the releases."""
     old, new = snapshot("0.20.2"), snapshot("0.33.0")
