@@ -18,6 +18,7 @@ help:
 	@echo 'make test         all tests, those on the real CPU engine included'
 	@echo 'make check        ruff, mypy --strict, import-linter'
 	@echo 'make soak         repeats and simulations that take longer; resumable; results in tests/soak/'
+	@echo 'make bench        the budgets of README.md as measurements; wants a quiet machine'
 	@echo 'make screenshots  screenshots/ from the real program'
 	@echo 'make clean        removes the environment and caches of this checkout'
 
@@ -54,6 +55,9 @@ test: $(VENV)/.dev engine
 
 soak: $(VENV)/.dev engine
 	@VQ_TEST_PREPARED=$(abspath $(PREPARED)) $(VENV)/bin/python tests/soak/run.py $(SOAK_ARGS)
+
+bench: $(VENV)/.dev
+	@$(VENV)/bin/python tests/soak/run.py --again budgets
 
 screenshots: $(VENV)/.dev
 	@$(VENV)/bin/python screenshots/make.py

@@ -124,6 +124,7 @@ def test_a_hundred_megabytes_in_three_seconds_and_two_hundred_megabytes(
     _write(log, 100_000_000, block, end=b"" if block is _crashes else _END)
     slug, _lines, seconds, mib = _measured(log)
     log.unlink()
+    print(f"soak: 100 MB of{block.__name__.replace('_', ' ')}: {seconds:.2f} s of CPU, {mib:.0f} MiB at most")
     assert slug == ("gpu-memory-busy" if block is _crashes else "cuda-oom-runtime")
     assert seconds < 3.0
     assert mib < 200
@@ -154,7 +155,9 @@ def test_a_gigabyte_is_opened_at_its_end_at_once(tmp_path: Path) -> None:
 def test_a_gigabyte_of_text_is_opened_at_its_end_at_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
     _write(log, 1_000_000_000, lambda number: _served(number) * 200)
-    assert _seconds(lambda: TailIndex(log).last(2000)) < 0.5
+    seconds = _seconds(lambda: TailIndex(log).last(2000))
+    print(f"soak: the last 2,000 lines of 1 GB: {seconds * 1000:.0f} ms")
+    assert seconds < 0.5
     log.unlink()
 
 

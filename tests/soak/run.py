@@ -61,7 +61,7 @@ def main() -> int:
             "said": said,
         }
         RESULTS.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
-        print("passed" if done.returncode == 0 else done.stdout[-3000:], flush=True)
+        print("\n".join([*said, "passed"]) if done.returncode == 0 else done.stdout[-3000:], flush=True)
     failed = [test for test in wanted if not results[test]["passed"]]
     print(f"{len(wanted) - len(failed)} passed, {len(failed)} failed")
     return 1 if failed else 0
