@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "history": ("history", "list, tag, import and delete runs"),
     "report": ("history", "print or write the report of a run"),
     "diff": ("history", "compare two runs of the same pair"),
+    "web": ("web", "open the console in a browser of this machine"),
     "demo": ("demo", "make an engine, a model and two servers, and compare them"),
 }
 """Module and help by name, in the order of the help."""

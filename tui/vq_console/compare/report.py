@@ -28,6 +28,11 @@ def interval(ci: Sequence[float] | None, digits: int = 3) -> str:
     return f"{ci[0]:.{digits}g} to {ci[1]:.{digits}g}" if ci else DASH
 
 
+def ratio_text(value: float | None) -> str:
+    """A ratio with three decimals, so that the figures of a column can be compared by eye."""
+    return DASH if value is None else f"{value:.3f}"
+
+
 def metric_value(metric: str, value: float | None) -> str:
     """Seconds as milliseconds, throughput in tokens/s."""
     if value is None:
@@ -118,8 +123,8 @@ def latency_rows(latency: Json) -> list[tuple[str, ...]]:
             str(e["concurrency"]),
             metric_value(e["metric"], e.get("a")),
             metric_value(e["metric"], e.get("b")),
-            number(e.get("ratio")),
-            interval(e.get("ci")),
+            ratio_text(e.get("ratio")),
+            f"{ratio_text(e['ci'][0])} to {ratio_text(e['ci'][1])}" if e.get("ci") else DASH,
             str(e.get("pairs") or 0),
             str(e.get("word") or DASH),
         )

@@ -16,9 +16,11 @@ def headline(summary: Json) -> str:
     arms = summary.get("arms") or {}
     b = (arms.get("B") or {}).get("label")
     parts = [words for e in (summary.get("latency") or {}).get("endpoints") or () if (words := _speed_words(e))]
-    quality = summary.get("quality") or {}
-    if quality.get("word"):
-        parts.append(f"quality {quality['word']}")
+    if parts and all(words.startswith("speed ") for words in parts):
+        parts = ["speed undecided"]
+    word = (summary.get("quality") or {}).get("word")
+    if word:
+        parts.append(f"{word} difference in quality" if word in {"SMALL", "NOTICEABLE"} else f"quality {word}")
     memory = summary.get("memory") or {}
     weights = [(memory.get(side) or {}).get("weights_gib") for side in ("A", "B")]
     if parts and weights[0] and weights[1]:

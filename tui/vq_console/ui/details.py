@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
 from rich.table import Table
 from rich.text import Text
 
@@ -49,6 +50,11 @@ def short_kernel(name: str) -> str:
         if name.endswith(tail) and len(name) > len(tail):
             return name.removesuffix(tail)
     return name
+
+
+def cut(text: str, room: int) -> str:
+    """The text in at most `room` cells; an ellipsis says that something was left out."""
+    return text if cell_len(text) <= room else set_cell_size(text, max(room - 1, 1)).rstrip() + "…"
 
 
 def figure(value: float | None, form: str) -> str:
@@ -145,7 +151,7 @@ def startup_text(server: ServerSnapshot, width: int, *, ascii_only: bool = False
         label = min(max(len(name) for name in names), max(width - 11, 8))
         for phase, name in zip(phases, names, strict=True):
             is_longest = phase["seconds"] == longest
-            text.append(f"{name[:label]:{label}} ", style="bold" if is_longest else "")
+            text.append(f"{cut(name, label):{label}} ", style="bold" if is_longest else "")
             room = max(width - label - 9, 3)
             text.append(bar(phase["seconds"] / longest, room, ascii_only=ascii_only, track=False), style="cyan")
             text.append(f" {seconds_text(phase['seconds']):>6}\n", style="bold" if is_longest else "")

@@ -109,7 +109,8 @@ class RunTail:
             if self.state in {history.FAILED, history.PARTIAL} and self.summary is None:
                 head = read_json(self.folder / "run.json")
                 problem = head.get("error") or {}
-                self.error = f"{problem.get('message', '')} {problem.get('hint', '')}".strip() or self._last_words()
+                said = [str(problem[key]) for key in ("message", "hint") if problem.get(key)]
+                self.error = "\n".join(said) or self._last_words()
         else:
             self._polls_without_head += 1
             words = self._last_words()

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from vq_console.core.text import seconds_text, strip_control
 from vq_console.hardware.model import Gpu, Host
 from vq_console.metrics.adviser import SLOWED
 from vq_console.serving.model import ServerState
-from vq_console.ui.details import DASH, figure, needs_a_look, problem_of, short_kernel
+from vq_console.ui.details import DASH, cut, figure, needs_a_look, problem_of, short_kernel
 from vq_console.ui.hub import ServerSnapshot, Snapshot
 from vq_console.ui.plots import shares_bar, sparkline
 
@@ -216,11 +215,6 @@ def runs_text(server: ServerSnapshot, room: int = 80) -> Text:
             if len(head) + len(tail) <= room:
                 return Text(head).append(tail, style=style)
     return Text(heads[-1]).append(*tails[-1])
-
-
-def cut(text: str, room: int) -> str:
-    """The text in at most `room` cells; an ellipsis says that something was left out."""
-    return text if cell_len(text) <= room else set_cell_size(text, max(room - 1, 1)).rstrip() + "…"
 
 
 def rows_for(

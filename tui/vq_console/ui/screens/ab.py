@@ -76,6 +76,8 @@ class AbScreen(AbActions):
         self._announced = False
         self._panes = False
         """The panes of results are there."""
+        self._no_news = False
+        """The run that is shown was opened, not made: its end is not told."""
         self._opened = False
         """The run came from elsewhere: its arms are to be shown, whatever was chosen here."""
         self._order = 0
@@ -123,7 +125,7 @@ class AbScreen(AbActions):
             self._read_arms()
         if app.open_run is not None:
             self.follow(app.open_run)
-            self._opened = True
+            self._opened = self._no_news = True
             app.open_run = None
 
     # What may be chosen
@@ -233,6 +235,7 @@ class AbScreen(AbActions):
     def follow(self, folder: Path) -> None:
         """Show a run, live or finished."""
         self.tail = RunTail(folder)
+        self._no_news = False
         self._announced = False
         if self._panes:
             self.query_one(LatencyPane).clear()
@@ -278,10 +281,11 @@ class AbScreen(AbActions):
         self.query_one(VerdictPane).show(tail)
         if tail.summary is not None:
             self.query_one("#views", TabbedContent).active = "verdict"
-            self.app.notify("The verdict is there (4).", title=tail.folder.name, markup=False)
+            if not self._no_news:
+                self.app.notify("The verdict is there (4).", title=tail.folder.name, markup=False)
             samples = await asyncio.to_thread(read_samples, tail.folder)
             self.query_one(LatencyPane).show_samples(samples)
-        elif tail.error:
+        elif tail.error and not self._no_news:
             self.app.notify(tail.error, title="The check failed", severity="error", timeout=15, markup=False)
 
     # Keys that only move

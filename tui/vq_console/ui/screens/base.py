@@ -81,6 +81,7 @@ class ConsoleScreen(Screen[None]):
         self._begin()
         if self.is_current:
             self.resumed()
+            self.pump()
             if self.focused is None and self.AUTO_FOCUS:
                 self.query(self.AUTO_FOCUS).first().focus()
 
@@ -117,12 +118,13 @@ class ConsoleScreen(Screen[None]):
     def pump(self) -> None:
         """Look at the hub; redraw in one batch when its version grew."""
         snapshot = self.console_app.hub.snapshot
-        if snapshot.version == self._seen_version or not self.ready:
+        if snapshot.version == self._seen_version:
             return
-        self._seen_version = snapshot.version
         with self.app.batch_update():
             self.query_one(TopBar).show(snapshot)
-            self.show_snapshot(snapshot)
+            if self.ready:
+                self._seen_version = snapshot.version
+                self.show_snapshot(snapshot)
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
         """Redraw what this screen shows of the snapshot."""

@@ -229,14 +229,13 @@ class LogsScreen(ConsoleScreen):
                 "  following" if view.following else "  paused (f follows)",
                 style="green" if view.following else "yellow",
             )
-            if view.buffer.level or view.buffer.process:
-                text.append(
-                    f"  only {view.buffer.level or 'all levels'}, {view.buffer.process or 'all processes'}",
-                    style="bold",
-                )
+            only = [f"{view.buffer.level}+" if view.buffer.level else "", strip_control(view.buffer.process or "")]
+            if any(only):
+                text.append(f"  only {' '.join(word for word in only if word)}", style="bold")
             if view.buffer.pattern is not None:
                 text.append(f"  {len(view.buffer.matches):,} matches of {view.buffer.pattern.pattern!r}", style="bold")
-            text.append(f"  {self._path}", style="dim")
+            text.append(f"  {strip_control(str(self._path))}", style="dim")
+            text.truncate(max(self.size.width - 2, 20), overflow="ellipsis")
             self.query_one(LogStrip).show(view.buffer, view.position)
         self.query_one("#log-head", Static).update(text, layout=False)  # one line, whatever it says
 

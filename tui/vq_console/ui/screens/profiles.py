@@ -18,10 +18,10 @@ from vq_console.core.text import strip_control
 from vq_console.engines.model import Catalogue
 from vq_console.preflight.model import Plan
 from vq_console.profiles.store import Listed
+from vq_console.ui.details import cut
 from vq_console.ui.hub import Snapshot
 from vq_console.ui.planview import plan_text
 from vq_console.ui.screens.profile_actions import ProfileActions
-from vq_console.ui.views import cut
 from vq_console.ui.widgets.profileform import ProfileForm
 from vq_console.ui.widgets.titles import entitle
 

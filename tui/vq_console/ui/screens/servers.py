@@ -90,6 +90,12 @@ class ServersScreen(ServerActions):
             self.query_one(f"#{name}-box").border_title = title
         self.set_timer(LOOK_AFTER_S, self._look_around)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Without a server the keys at the foot are those that get one."""
+        if action in {"stop", "open_log", "patch", "compare", "pane", "restart"} and not self.snapshot.servers:
+            return False
+        return super().check_action(action, parameters)
+
     @property
     def _ascii(self) -> bool:
         return self.console_app.settings.ascii
@@ -123,7 +129,9 @@ class ServersScreen(ServerActions):
     # Drawing
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
+        had, self.snapshot = bool(self.snapshot.servers), snapshot
+        if had != bool(snapshot.servers):
+            self.refresh_bindings()
         self._show_gpus(snapshot)
         self._show_table(snapshot)
         self._show_details()
@@ -167,7 +175,7 @@ class ServersScreen(ServerActions):
             history = snapshot.utilization.get(-1, ())
             lines.append(views.host_line(snapshot.host, history, width, ascii_only=self._ascii))
             reason = snapshot.gpu_reason or "no GPU is visible"
-            lines.append(Text(f"no GPU: {reason}"[:width], style="dim", no_wrap=True))
+            lines.append(Text(details.cut(f"no GPU: {reason}", width), style="dim", no_wrap=True))
         self._put(box, Text("\n").join(lines))
 
     def _show_table(self, snapshot: Snapshot) -> None:

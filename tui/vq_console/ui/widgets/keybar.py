@@ -10,6 +10,7 @@ from rich.text import Text
 from textual import events
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.widgets import Input
 
 ALWAYS = (("?", "Help", "question_mark"), ("^p", "palette", "ctrl+p"))
 """What stands at the right whatever the width."""
@@ -38,8 +39,10 @@ class KeyBar(Widget):
     def _changed(self, screen: Screen[object]) -> None:
         """Another widget has the focus, or an action came or went."""
         found: dict[str, Key] = {}
+        typing = isinstance(screen.focused, Input)
         for _, binding, enabled, _ in screen.active_bindings.values():
-            if binding.show and enabled and binding.action not in found and binding.key != "question_mark":
+            shown = binding.show or (typing and binding.key == "escape")
+            if shown and enabled and binding.action not in found and binding.key != "question_mark":
                 found[binding.action] = (self.app.get_key_display(binding), binding.description, binding.key)
         keys = tuple(key for key in found.values() if key[2] != "ctrl+p")
         if keys != self._keys:

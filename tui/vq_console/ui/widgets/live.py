@@ -22,6 +22,9 @@ EMPTY = (
 )
 
 
+ENDS = {"length": "cut at the limit", "stop": "ended by itself"}
+
+
 class LivePane(Vertical):
     """Shows what it is given; asks nobody."""
 
@@ -71,10 +74,11 @@ def answer_text(answer: LiveAnswer, mark: int | None) -> Text:
 
 
 def figures(side: str, answer: LiveAnswer) -> str:
-    """`A  TTFT 41 ms  120.3 tokens/s  64 tokens  stop`; a dash for what is not known yet."""
+    """`A  TTFT 41 ms  120.3 tokens/s  64 tokens  ended by itself`; a dash for what is not known yet."""
     ttft = f"{answer.ttft_s * 1000:.0f} ms" if answer.ttft_s is not None else "–"
     rate = f"{answer.tokens_per_s:.1f}" if answer.tokens_per_s is not None else "–"
-    end = answer.finish or ("waiting" if not answer.tokens and not answer.done else "…" if not answer.done else "")
+    going = "" if answer.done else "…" if answer.tokens else "waiting"
+    end = ENDS.get(answer.finish or "", answer.finish) or going
     return f"{side}  TTFT {ttft}   {rate} tokens/s   {len(answer.tokens)} tokens   {end}"
 
 
@@ -85,7 +89,7 @@ def parting_words(parting: Parting) -> str:
         return "<top 5" if value is None else f"{value * 100:.1f} %"
 
     return (
-        f"part at token {parting.index + 1}: A says {parting.a_token!r} (A {chance(parting.a_of_a)}, B "
-        f"{chance(parting.b_of_a)}), B says {parting.b_token!r} (A {chance(parting.a_of_b)}, "
-        f"B {chance(parting.b_of_b)})"
+        f"part at token {parting.index + 1}: A says {parting.a_token!r} ({chance(parting.a_of_a)} in A, "
+        f"{chance(parting.b_of_a)} in B), B says {parting.b_token!r} ({chance(parting.a_of_b)} in A, "
+        f"{chance(parting.b_of_b)} in B)"
     )

@@ -20,6 +20,7 @@ from vq_console.core.text import strip_control
 from vq_console.engines.model import Catalogue
 from vq_console.profiles.model import Profile
 from vq_console.ui.planview import METHOD_HELP
+from vq_console.ui.widgets.titles import entitle
 
 if TYPE_CHECKING:
     from textual.widgets import TextArea
@@ -122,11 +123,10 @@ class ProfileForm(VerticalScroll):
         self._profile, self._shown = profile, path is not None
         self._lay_out(shown=self._shown)
         head = Text()
-        if path is not None:
-            head.append(profile.name if profile else path.stem, style="bold")
-            head.append("  not saved: ctrl+s" if dirty else "", style="bold yellow")
-            if profile and profile.description:
-                head.append(f"\n{strip_control(profile.description)}", style="dim")
+        if profile and profile.description:
+            head.append(strip_control(profile.description), style="dim")
+        name = "" if path is None else profile.name if profile else path.stem
+        entitle(self, name, foot="not saved: ctrl+s" if dirty else "")
         self.query_one("#profile-head", Static).update(head)
         self._text = text
         if self._area is not None and self._area.text != text:

@@ -18,6 +18,7 @@ from vq_console.compare.report import arm_name, interval, latency_rows, number
 from vq_console.compare.verdict import headline
 from vq_console.compare.worth_rows import worth_rows
 from vq_console.core.text import seconds_text, strip_control
+from vq_console.ui.details import cut
 from vq_console.ui.plots import bar, curves, forest, kld_bands, plane
 from vq_console.ui.runner import RunTail
 from vq_console.ui.samples import Samples
@@ -36,8 +37,9 @@ class ProgressLine(Static):
             )
             keys = "   e export   d answers that differ" if tail.summary is not None else ""
             name = tail.folder.name[:15] if self.size.width < 100 else tail.folder.name
-            said = f"{words}: {name}" + (f"   {tail.error}" if tail.error else "") + keys
-            self.update(Text(said, no_wrap=not tail.error, overflow="ellipsis"))
+            why = strip_control(tail.error or "").replace("\n", ": ")
+            said = f"{words}: {name}" + (f"   {why}" if why else "") + keys
+            self.update(Text(cut(said, max(self.size.width, 20)), no_wrap=True))
             return
         if not tail.events:
             self.update(Text("starting …"))
@@ -47,16 +49,21 @@ class ProgressLine(Static):
         text = Text()
         text.append(f"{event.get('stage')} ", style="bold")
         text.append(f"{event.get('arm') or ''} {strip_control(str(event.get('message')))} ")
+        tail_text = Text()
         if isinstance(done, int) and isinstance(total, int) and total:
-            text.append(bar(done / total, 20, ascii_only=_ascii(self)), style="cyan")
-            text.append(f" {done}/{total}")
+            cells = 20 if self.size.width >= 100 else 8
+            tail_text.append(bar(done / total, cells, ascii_only=_ascii(self)), style="cyan")
+            tail_text.append(f" {done}/{total}")
         if eta is not None:
-            text.append(f"  {seconds_text(float(eta))} left")
-        text.append("   c cancel", style="dim")
-        self.update(text)
+            tail_text.append(f"  {seconds_text(float(eta))} left")
+        tail_text.append("   c cancel", style="dim")
+        # How far and how long is never cut; the words before it are.
+        text.truncate(max(self.size.width - tail_text.cell_len - 1, 8), overflow="ellipsis")
+        text.append(" ")
+        self.update(text.append_text(tail_text))
 
 
-METRICS = "ttft to the first token, tpot each further token, e2e the whole answer: less is better; throughput: more is"
+METRICS = "ttft first token, tpot each further one, e2e whole answer: less is better"
 
 
 class LatencyPane(VerticalScroll):
@@ -86,9 +93,8 @@ class LatencyPane(VerticalScroll):
     def clear(self) -> None:
         self._latency, self._samples = {}, None
         self.query_one(DataTable).clear()
-        self.query_one("#latency-head", Static).update(
-            Text("No latency check has run for this pair yet: g measures", style="dim")
-        )
+        self.query_one(DataTable).display = False
+        self._say("No latency check has run for this pair yet: g measures")
         for name in ("forest", "plots"):
             self.query_one(f"#latency-{name}", Static).update("")
 
@@ -96,9 +102,17 @@ class LatencyPane(VerticalScroll):
         latency = (tail.summary or {}).get("latency") if tail.summary else tail.interim.get("latency")
         latency = latency or tail.interim.get("pair")
         if not latency or not latency.get("endpoints"):
+            if tail.events and not tail.ended:
+                self._say("Measuring: figures come with the first pair of blocks.")
             return
+        if tail.summary is None:
+            rows = [
+                {**e, "word": "not yet" if e.get("word") == "continue" else e.get("word")} for e in latency["endpoints"]
+            ]
+            latency = {**latency, "endpoints": rows}
         self._latency, self._final = latency, tail.summary is not None
         table = self.query_one(DataTable)
+        table.display = True
         table.clear()
         for row in latency_rows(latency):
             table.add_row(*row)
@@ -111,6 +125,9 @@ class LatencyPane(VerticalScroll):
         blocks = f"{latency['blocks']} blocks{void}; " if latency.get("blocks") else ""
         self.query_one("#latency-head", Static).update(Text(f"{blocks}{head}\n{METRICS}", style="dim"))
         self._draw_plots()
+
+    def _say(self, words: str) -> None:
+        self.query_one("#latency-head", Static).update(Text(words, style="dim"))
 
     def show_samples(self, samples: Samples) -> None:
         """Distributions of a finished run, from its raw samples."""
@@ -182,6 +199,9 @@ class QualityPane(VerticalScroll):
         if quality and quality != self._quality:
             self._quality = quality
             self._draw()
+        elif not quality and tail.events and not tail.ended:
+            words = "Measuring: the divergence comes with the first texts that both arms have scored."
+            self.query_one("#quality-text", Static).update(Text(words, style="dim"))
 
     def _draw(self) -> None:
         if not self._quality or not self.size.width:
@@ -273,7 +293,9 @@ class VerdictPane(VerticalScroll):
 
     def show(self, tail: RunTail) -> None:
         if tail.summary is None:
-            self.query_one("#verdict-text", Static).update(Text(tail.error or "the run has no summary"))
+            text = Text("✖ The check failed\n\n", style="bold red")
+            text.append(strip_control(tail.error or "the run has no summary"), style="not bold default")
+            self.query_one("#verdict-text", Static).update(text)
             return
         self.query_one("#verdict-text", Static).update(verdict_text(tail.summary))
         self._summary = tail.summary
