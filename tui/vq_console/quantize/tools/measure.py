@@ -33,6 +33,7 @@ def main(source: str, result: str, texts: Path, kept: Path) -> None:
     else:
         other = AutoModelForCausalLM.from_pretrained(result, dtype="auto")
         simulated = unpack(other)
+        refuse_merged(Path(result), simulated)
     print("SIMULATED " + json.dumps(simulated), flush=True)
     rows = []
     for number, record in enumerate(records, 1):
@@ -96,6 +97,22 @@ class Baseline:
             part = self._path.with_name(f"{self._path.name}.part")
             torch.save(self._hidden, part)
             part.replace(self._path)
+
+
+def refuse_merged(folder: Path, simulated: dict[str, int]) -> None:
+    """Raise SystemExit where transformers merges quantized layers, so that their inputs would stay as they are."""
+    from safetensors import safe_open  # type: ignore[import-not-found, unused-ignore]
+
+    scales = 0
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as opened:
+            names = opened.keys()
+            scales += sum(name.endswith(".weight_scale") for name in names)
+    if simulated["activations"] and simulated["weights"] < scales:
+        raise SystemExit(
+            f"{scales - simulated['weights']} of {scales} quantized layers are merged experts here, whose inputs would "
+            "not be quantized: compare running servers instead (vq-console ab)"
+        )
 
 
 def unpack(model: Any) -> dict[str, int]:
