@@ -275,6 +275,52 @@ def test_import_shows_and_marks(capsys: Capture, tmp_path: Path) -> None:
     assert trust.is_trusted(store.load_profile("again"))
 
 
+WATCHED = """
+import os, sys
+started = []
+STARTS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "pty.spawn"}
+sys.addaudithook(lambda event, args: started.append((event, args)) if event in STARTS else None)
+from vq_console.cli import main
+ways = [], ["--yes"], ["--name", "again", "--yes", "--json"]
+codes = [main(["profiles", "import", sys.argv[1], *more]) for more in ways]
+foreign = [name for name in sys.modules if "evil" in name]
+# A machine without NVML is asked for its GPUs by this program, and by nothing that a profile names.
+ours = [entry for entry in started if "nvidia-smi" not in repr(entry)]
+print(codes, foreign, ours, file=open(sys.argv[2], "w"))
+"""
+
+
+def test_a_hostile_import_runs_nothing(home: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    evil = f"open({str(marker)!r}, 'w').close()\n"
+    model = tmp_path / "evil_model"
+    model.mkdir()
+    config = {"architectures": ["Evil"], "auto_map": {"AutoConfig": "evil_config.Evil"}, "hidden_size": 64}
+    (model / "config.json").write_text(json.dumps(config))
+    for name in ("evil_config.py", "evil_plugin.py", "sitecustomize.py", "conftest.py"):
+        (model / name).write_text(evil)
+    (model / "model.safetensors").write_bytes(b"\x80\x04cos\nsystem\n" * 20)
+    touch = f"$(touch {marker})`touch {marker}`;touch {marker}|"
+    source = tmp_path / "evil.toml"
+    source.write_text(
+        f'name = "evil"\ndescription = {json.dumps(touch)}\nmodel = "./evil_model"\n[args]\ntrust_remote_code = true\n'
+        f'worker_cls = "evil_plugin.Worker"\nmiddleware = ["evil_plugin.run"]\nchat_template = {json.dumps(touch)}\n'
+        f'logits_processors = ["evil_plugin:run"]\ntool_parser_plugin = "{model}/evil_plugin.py"\n'
+        f'hf_overrides = {{ cmd = {json.dumps(touch)}, y = "!!python/object/apply:os.system [touch {marker}]" }}\n'
+        f'[env]\nLD_PRELOAD = "{model}/x.so"\nPYTHONPATH = "{model}"\nPYTHONSTARTUP = "{model}/evil_plugin.py"\n'
+        f"CC = {json.dumps(touch)}\n"
+    )
+    answer = tmp_path / "answer"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED, str(source), str(answer)],
+        capture_output=True, text=True, env=environment, cwd=model, timeout=100, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert answer.read_text() == "[2, 0, 0] [] []\n", done.stderr[-2000:]
+    assert not marker.exists()
+    assert "▲ args.worker_cls" in done.stderr
+
+
 def test_import_of_a_folder_keeps_what_works(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('model = "org/a"')
     (tmp_path / "b.toml").write_text("broken = [")
