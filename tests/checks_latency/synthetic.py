@@ -12,9 +12,11 @@ from vq_console.checks.counters import Counters
 from vq_console.checks.latency_alternate import alternating_outcomes
 from vq_console.checks.latency_blocks import BlockEntry, BlockResult, measure_block
 from vq_console.checks.latency_decide import BUDGET, OPEN, Outcome, active_levels, outcomes, settle
+from vq_console.checks.latency_result import make_result
 from vq_console.checks.latency_settings import LatencySettings
+from vq_console.checks.latency_swap import combined, half_of
 from vq_console.checks.records import Chunk, RequestRecord
-from vq_console.checks.schedule import PHASE_STEP, Turn, turns_of_pair
+from vq_console.checks.schedule import PHASE_STEP, LatencyPlan, Level, Turn, turns_of_pair
 from vq_console.checks.validity import BlockFacts
 
 CLEAN = Counters(running=0, waiting=0, prompt_tokens=0, generation_tokens=0, preemptions=0)
@@ -147,3 +149,21 @@ def one_at_a_time(noise: Noise, ratio: float, seed: int, settings: LatencySettin
     ]
     found = alternating_outcomes(blocks, [1], settings, complete=True)
     return next(one for one in found if one.metric == "tpot")
+
+
+def on_two_gpus(noise: Noise, ratio: float, seed: int, settings: LatencySettings, *, apart: float = 0.03) -> Outcome:
+    """One comparison whose second GPU is slower by `apart`, with the arms swapped half-way; the TPOT endpoint."""
+    random = np.random.default_rng(seed)
+    half = half_of(settings)
+    parts = []
+    for phase, device in enumerate((apart, -apart)):
+        machine = Machine(noise, random, 2 * half.pairs_cap)
+        blocks = [
+            machine.block(turn, math.log(ratio) + device, 8)
+            for pair in range(half.pairs_cap)
+            for turn in turns_of_pair(seed + phase, pair, [1])
+        ]
+        plan = LatencyPlan(64, 16, (Level(1, 1.0),), 60.0, seed)
+        parts.append(make_result(blocks, plan, half, settle(blocks, [1], half, {1: OPEN})))
+    found = combined(parts[0], parts[1], settings)
+    return next(one for one in found.outcomes if one.metric == "tpot")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -104,6 +105,21 @@ def test_it_can_be_analysed_again(finished: tuple[Path, Any, list[Mapping[str, A
     assert reanalyse(folder).to_json() == result.to_json()
     with pytest.raises(CheckError):
         reanalyse(folder / "nothing")
+
+
+def test_a_second_half_with_the_arms_swapped_is_found_beside_the_first(
+    finished: tuple[Path, Any, list[Mapping[str, Any]]], tmp_path: Path
+) -> None:
+    folder, result, _ = finished
+    shutil.copytree(folder, tmp_path / "run")
+    shutil.copytree(folder, tmp_path / "run" / "swapped")
+    both = reanalyse(tmp_path / "run")
+    assert both.design == "swapped-gpus"
+    assert len(both.blocks) == 2 * len(result.blocks) == len({block.turn.block for block in both.blocks})
+    for one, half in zip(both.outcomes, result.outcomes, strict=True):
+        assert (one.pairs, one.confidence) == (2 * half.pairs, "swapped")
+        assert one.ratio == pytest.approx(half.ratio)
+    assert "differ by 0.0 %" in next(flag.detail for flag in both.flags if flag.flag == "gpus-swapped")
 
 
 def test_nothing_but_anytime_intervals_is_shown_on_the_way(

@@ -10,7 +10,7 @@ import os
 import pytest
 from scipy import stats
 
-from checks_latency.synthetic import BAD, CALM, TYPICAL, Noise, interleaved, one_at_a_time
+from checks_latency.synthetic import BAD, CALM, TYPICAL, Noise, interleaved, on_two_gpus, one_at_a_time
 from vq_console.checks.latency_settings import LatencySettings
 
 QUICK = LatencySettings.of("quick")
@@ -100,6 +100,36 @@ def test_one_at_a_time_covers_drift(noise: Noise) -> None:
         assert ci is not None
         count += ci[0] <= 1.1 <= ci[1]
     assert _at_least(count, RUNS, 0.93)
+
+
+@pytest.mark.parametrize("noise", [CALM, TYPICAL, BAD], ids=["calm", "typical", "bad"])
+def test_swapped_gpus_cover_whatever_the_gpus_differ_by(noise: Noise) -> None:
+    count = 0
+    for seed in range(RUNS):
+        ci = on_two_gpus(noise, 1.1, seed, QUICK, apart=0.05).ci
+        assert ci is not None
+        count += ci[0] <= 1.1 <= ci[1]
+    assert _at_least(count, RUNS, 0.93)
+
+
+def test_without_the_swap_gpus_that_differ_make_a_difference_of_formats() -> None:
+    """The test above can fail: on one placement alone a GPU 5 % slower is a difference of 5 %."""
+    words = [interleaved(CALM, 1.05, seed, QUICK).word for seed in range(30)]
+    assert words.count("slower") == 30
+    swapped = [on_two_gpus(CALM, 1.0, seed, QUICK, apart=0.05).word for seed in range(30)]
+    assert swapped.count("slower") <= 4
+    assert swapped.count("equivalent") > 15
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("noise", [CALM, TYPICAL, BAD], ids=["calm", "typical", "bad"])
+def test_soak_swapped_gpus(noise: Noise) -> None:
+    found = [on_two_gpus(noise, 1.0, 50_000 + seed, QUICK, apart=0.05) for seed in range(SOAK)]
+    rate = sum(one.ci is not None and one.ci[0] <= 1.0 <= one.ci[1] for one in found) / SOAK
+    wrong = sum(one.word in {"faster", "slower"} for one in found) / SOAK
+    print(f"soak: swapped GPUs, coverage {rate:.3f}, false differences {wrong:.3f}")
+    assert 0.93 <= rate <= 0.975
+    assert wrong <= 0.05
 
 
 @pytest.mark.soak

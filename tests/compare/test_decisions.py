@@ -43,8 +43,10 @@ def arm(label: str, weights: float | None = 8.0, share: float | None = None, **m
 def test_two_gpus_of_one_kind_take_one_arm_each() -> None:
     gpus = [GpuRoom(i, "H100", 80, 79) for i in range(2)]
     placed = plan_placement(arm("A"), arm("B"), gpus, device="cuda")
-    assert placed.design == "separate-gpus"
+    assert placed.design == "swapped-gpus"
     assert placed.gpus == {"A": (0,), "B": (1,)}
+    wider = plan_placement(arm("A", gpu_count=2), arm("B"), [*gpus, GpuRoom(2, "H100", 80, 79)], device="cuda")
+    assert wider.design == "separate-gpus", "two GPUs and one cannot change places"
 
 
 def test_gpus_of_two_kinds_are_not_mixed() -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vq_console.checks import latency_swap
 from vq_console.checks.bench import Bench, Load, devices_of, hold_devices, share_device
 from vq_console.checks.endpoint import Endpoint, same_chat
 from vq_console.checks.latency_blocks import BlockResult, measure_folder
@@ -64,6 +66,15 @@ def reanalyse(folder: Path) -> LatencyResult:
 
     Raises CheckError when the folder holds none.
     """
+    first = _reanalyse_part(folder)
+    if not (folder / latency_swap.FOLDER / PLAN_FILE).exists():
+        return first
+    half = first.settings
+    whole = replace(half, pairs_min=half.pairs_min, pairs_cap=2 * half.pairs_cap, budget_s=2 * half.budget_s)
+    return latency_swap.combined(first, _reanalyse_part(folder / latency_swap.FOLDER), whole)
+
+
+def _reanalyse_part(folder: Path) -> LatencyResult:
     try:
         value = read_json(folder / PLAN_FILE)
         settings = settings_from_json(value["settings"])

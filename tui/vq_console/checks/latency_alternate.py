@@ -16,7 +16,7 @@ from typing import Any
 from vq_console.checks.bench import Bench, Load, hold_devices
 from vq_console.checks.endpoint import Endpoint
 from vq_console.checks.latency_blocks import METRICS, BlockResult
-from vq_console.checks.latency_decide import BUDGET, CANCELLED, DECIDED, Outcome, primary_of
+from vq_console.checks.latency_decide import BUDGET, CANCELLED, DECIDED, Outcome, primary_of, word_of
 from vq_console.checks.latency_result import LatencyResult, run_flags
 from vq_console.checks.latency_settings import LatencySettings, own_requests
 from vq_console.checks.measures import Slo
@@ -223,15 +223,5 @@ def _outcome(
         return Outcome(metric, concurrency, a, b, ratio, None, len(middle), "inconclusive", primary, "descriptive")
     found = aba_ratio(first, middle, second)
     interval = widened(found, phases)
-    word = "inconclusive"
-    if interval is not None:
-        low, high = (math.log(edge) for edge in interval)
-        edge = math.log(1 + settings.equivalence)
-        grows = metric == "throughput"
-        if low > -edge and high < edge:
-            word = "equivalent"
-        elif low > 0:
-            word = "faster" if grows else "slower"
-        elif high < 0:
-            word = "slower" if grows else "faster"
+    word = word_of(interval, metric, settings.equivalence)
     return Outcome(metric, concurrency, a, b, found.value, interval, len(middle), word, primary, "drift")

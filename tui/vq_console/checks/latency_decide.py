@@ -141,6 +141,19 @@ def decide(
     return Decision(word, decision.interval, n), rule
 
 
+def word_of(interval: Interval | None, metric: str, equivalence: float) -> str:
+    """What a fixed interval of the ratio B/A lets one say of B; `equivalence` as a ratio (0.03 is ±3 %)."""
+    if interval is None:
+        return "inconclusive"
+    low, high = (math.log(edge) for edge in interval)
+    edge = math.log(1 + equivalence)
+    if low > -edge and high < edge:
+        return "equivalent"
+    if low <= 0 <= high:
+        return "inconclusive"
+    return "faster" if (low > 0) == (metric == "throughput") else "slower"
+
+
 def outcome(
     blocks: Sequence[BlockResult], metric: str, concurrency: int, settings: LatencySettings, *, end: str, primary: bool
 ) -> Outcome:

@@ -26,6 +26,7 @@ from vq_console.checks.statistics_means import (
     lag1_correlation,
     quantile_interval,
     ratio_interval,
+    swapped_ratio,
     t_interval,
 )
 from vq_console.checks.statistics_paired import (
@@ -69,6 +70,7 @@ __all__ = [
     "ratio_interval",
     "required_items",
     "share_interval",
+    "swapped_ratio",
     "t_interval",
     "tango_interval",
     "top1_disagreement_expected",

@@ -80,6 +80,28 @@ def aba_ratio(first_a: Sequence[float], b: Sequence[float], second_a: Sequence[f
     return Ratio(math.exp(d), (math.exp(d - half), math.exp(d + half)), units)
 
 
+def swapped_ratio(first: Sequence[float], second: Sequence[float], alpha: float = 0.05) -> Ratio:
+    """Ratio B/A from pairs on two devices (`first`) and as many or fewer with the arms on each other's (`second`).
+
+    Arguments are ln x_B − ln x_A of block pairs. The mean of the two means is free of the difference of the devices,
+    which enters them with opposite signs. Welch's interval; None where a half has fewer than two pairs. Each needs one.
+    """
+    halves = [np.asarray(half, float) for half in (first, second)]
+    if any(not len(half) for half in halves):
+        raise ValueError("each half needs at least one pair")
+    d = float(halves[0].mean() + halves[1].mean()) / 2
+    units = len(halves[0]) + len(halves[1])
+    if min(len(half) for half in halves) < 2:
+        return Ratio(math.exp(d), None, units)
+    parts = [float(half.var(ddof=1)) / len(half) / 4 for half in halves]
+    spread = sum(parts)
+    if spread == 0:
+        return Ratio(math.exp(d), (math.exp(d), math.exp(d)), units)
+    freedom = spread**2 / sum(part**2 / (len(half) - 1) for part, half in zip(parts, halves, strict=True))
+    half_width = float(stats.t.ppf(1 - alpha / 2, freedom)) * math.sqrt(spread)
+    return Ratio(math.exp(d), (math.exp(d - half_width), math.exp(d + half_width)), units)
+
+
 def quantile_interval(values: Sequence[float], q: float, alpha: float = 0.05) -> tuple[float | None, float | None]:
     """Distribution-free interval of the q-quantile from order statistics, each tail at alpha/2.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-Design = Literal["separate-gpus", "co-resident", "one-at-a-time"]
+Design = Literal["swapped-gpus", "separate-gpus", "co-resident", "one-at-a-time"]
 
 DEFAULT_SHARE = 0.92
 """vLLM's default of --gpu-memory-utilization (0.20 to 0.33)."""
@@ -80,7 +80,10 @@ def plan_placement(
     pair = _separate(a, b, gpus)
     if pair is not None:
         apart = Placement(
-            "separate-gpus", "two GPUs of one kind with room: one server on each", {a.label: pair[0], b.label: pair[1]}
+            "swapped-gpus" if len(pair[0]) == len(pair[1]) else "separate-gpus",
+            "GPUs of one kind with room: one server on each"
+            + (", and half-way they change places" if len(pair[0]) == len(pair[1]) else ""),
+            {a.label: pair[0], b.label: pair[1]},
         )
         if third is None or third.running or len(gpus) >= a.gpu_count + b.gpu_count + third.gpu_count:
             return _beside(apart, third, gpus, taken=(*pair[0], *pair[1]))

@@ -157,6 +157,10 @@ def _compare(
         from vq_console.compare.alternate import compare_alternating
 
         return compare_alternating(a, b, third, placement, settings, seed, name, folder, progress)
+    if placement.design == "swapped-gpus" and settings.latency:
+        from vq_console.compare.swap import compare_swapped
+
+        return compare_swapped(a, b, third, placement, settings, seed, name, folder, progress)
     latency: Mapping[str, Any] | None = None
     quality: Mapping[str, Any] | None = None
     validity: list[Mapping[str, Any]] = []
@@ -307,7 +311,7 @@ def summarize(
         differences=find_differences(a.settings(), b.settings(), declared=settings.declared),
         design=placement.design,
         design_why=placement.why,
-        same_kind=placement.same_kind,
+        same_gpus=latency is None or (placement.same_kind and placement.design != "separate-gpus"),
         latency=latency,
         quality=quality,
         validity=validity,

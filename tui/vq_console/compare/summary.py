@@ -30,7 +30,7 @@ def build_summary(
     differences: Sequence[Difference],
     design: str,
     design_why: str,
-    same_kind: bool,
+    same_gpus: bool,
     latency: Mapping[str, Any] | None,
     quality: Mapping[str, Any] | None,
     validity: Sequence[Mapping[str, Any]],
@@ -49,7 +49,7 @@ def build_summary(
                 "detail": f"the arms differ in {', '.join(blocking)}; make them equal, or say --declare KEY",
             }
         )
-    if not same_kind:
+    if not same_gpus:
         flags.append({"flag": "different-gpus", "detail": "the figures include the difference of the GPUs"})
         blocking = [*blocking, "the GPU"]
     for side, label in (("A", a), ("B", b)):
