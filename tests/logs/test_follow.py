@@ -166,3 +166,17 @@ def test_windows_agree_with_the_whole_file(tmp_path: Path) -> None:
         got = [*window.lines, *got]
         end = window.begin
     assert got == lines
+
+
+def test_small_steps_lose_nothing_when_the_file_is_rotated_meanwhile(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    lines = [f"line {number} {'x' * (number % 50)}" for number in range(200)] + ["y" * 5000, "last"]
+    log.write_text("\n".join(lines) + "\n")
+    with LogFollower(log) as follower:
+        read = follower.read(300)
+        assert 0 < len(read) < 30
+        log.rename(tmp_path / "log.1")
+        log.write_text("new\n")
+        for _ in range(400):
+            read += follower.read(300)
+    assert read == [*lines, "new"]

@@ -41,7 +41,7 @@ class LogFollower:
             return []
         self._restart_if_rewritten()
         lines = self._take(limit)
-        if not lines and self._rotated():
+        if not lines and not self.behind and self._rotated():
             lines = self._finish_old_file()
             if self._open():
                 lines += self._take(limit)
@@ -109,7 +109,7 @@ class LogFollower:
         position = self.offset + self._partial_size
         taken = 0
         while taken < limit:
-            block = os.pread(file.fileno(), _BLOCK, position)
+            block = os.pread(file.fileno(), min(_BLOCK, limit - taken), position)
             if not block:
                 break
             position += len(block)

@@ -16,6 +16,9 @@ from vq_console.logs.lines import parse_line
 from vq_console.logs.tail import TailIndex
 
 WINDOW_LINES = 20_000
+STEP_BYTES = 48 * 1024
+"""What is read between two pictures: some hundred lines, which take a fraction of a frame."""
+FAR_BEHIND_BYTES = 2 * 1024 * 1024
 MOST_LINES = 120_000
 DROP_LINES = 20_000
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
@@ -63,6 +66,18 @@ class LogBuffer:
         self.follower = LogFollower(path, window.end)
         self._restarts = 0
 
+    @property
+    def far_behind(self) -> bool:
+        """True when the file grew by more than can be read step by step, as a busy log does while nobody looks."""
+        return self.follower.behind > FAR_BEHIND_BYTES
+
+    def again(self) -> LogBuffer:
+        """The same log from its present end on, with the same filters and search; call it off the event loop."""
+        fresh = LogBuffer(self.path)
+        fresh.pattern = self.pattern
+        fresh.filter(level=self.level, process=self.process)
+        return fresh
+
     def close(self) -> None:
         """Let go of the file."""
         self.follower.close()
@@ -72,8 +87,8 @@ class LogBuffer:
         return self.index.line_number(self.begin)
 
     def poll(self) -> int:
-        """Take over what was appended; returns how many lines came. Starts anew after a truncation."""
-        lines = self.follower.read()
+        """Take over some of what was appended; returns how many lines came. Starts anew after a truncation."""
+        lines = self.follower.read(STEP_BYTES)
         if self.follower.restarts != self._restarts:
             self._restarts = self.follower.restarts
             self.entries.clear()

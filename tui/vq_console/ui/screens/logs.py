@@ -71,7 +71,7 @@ class LogsScreen(ConsoleScreen):
         self._fresh = 0
         """Lines that came since the picture was drawn."""
         self._drawn = 0.0
-        self._head_due = False
+        self._head_due = self._skipping = False
         self._just_opened = False
         """Nobody has moved in this log yet: a failed server's log goes to its root line by itself."""
         self._story: tuple[object, ...] | None = None
@@ -134,6 +134,21 @@ class LogsScreen(ConsoleScreen):
         self._count(buffer)
         self._explain(path)
 
+    @work(group="skip", exit_on_error=False)
+    async def _skip_to_end(self, old: LogBuffer) -> None:
+        """Go on at the end of a log that ran away while another screen was shown."""
+        view = self.query_one(LogView)
+        try:
+            fresh = await asyncio.to_thread(old.again)
+        finally:
+            self._skipping = False
+        if view.buffer is old and view.following:
+            old.close()
+            view.open(fresh)
+            self._count(fresh)
+        else:
+            fresh.close()
+
     @work(thread=True, group="count", exit_on_error=False)
     def _count(self, buffer: LogBuffer) -> None:
         if buffer.first_number is None:
@@ -179,6 +194,9 @@ class LogsScreen(ConsoleScreen):
             if self._path is None and (path := self._default_path()):
                 self.open_log(path)
             return
+        if view.following and view.buffer.far_behind and not self._skipping:
+            self._skipping = True
+            self._skip_to_end(view.buffer)
         self._fresh += view.buffer.poll()
         now = time.monotonic()
         # Nobody reads hundreds of lines a second: then the picture changes less often, and keys stay quick.
