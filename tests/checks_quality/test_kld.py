@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from checks_quality.scored import exact, random_pair, scored_from
-from vq_console.checks.kld import compare_scores, consistency, noise_floor, normalised
+from vq_console.checks.kld import KldSoFar, compare_scores, consistency, noise_floor, normalised
 from vq_console.checks.quality_client import read_generated, read_scored
 from vq_console.checks.quality_data import empty_scored
 
@@ -73,6 +73,24 @@ def test_missing_values_are_counted_not_dropped() -> None:
     assert (got.missing_a, got.missing_b) == (2, 2)
     assert got.tokens == 4 * 40 - 4
     assert got.missing_share == pytest.approx(4 / 160)
+
+
+def test_the_divergence_so_far_ends_where_the_whole_one_is() -> None:
+    left, right, _ = pair(6, 0.3, sequences=24)
+    so_far = KldSoFar(on_policy=True)
+    assert so_far.add(empty_scored("HTTP 500"), right[0]) is None
+    shown = [so_far.add(a, b) for a, b in zip(left, right, strict=True)]
+    whole = compare_scores(left, right, on_policy=True)
+    assert whole.interval is not None
+    assert shown[0] is not None
+    assert shown[0]["ci"] is None, "one text has no spread"
+    last = shown[-1]
+    assert last is not None
+    assert (last["value"], last["sequences"], last["tokens"]) == (pytest.approx(whole.value), 24, whole.tokens)
+    # What may be looked at after every text is wider than what is looked at once.
+    assert last["ci"][0] < whole.interval[0] < whole.interval[1] < last["ci"][1]
+    widths = [one["ci"][1] - one["ci"][0] for one in shown if one is not None and one["ci"]]
+    assert widths[-1] < widths[0]
 
 
 def test_failed_and_misaligned_sequences_are_counted() -> None:

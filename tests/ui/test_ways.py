@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -13,15 +14,20 @@ from textual.widgets import DataTable, Select
 
 from ui.moments import busy, server
 from ui.test_screens import SIZES, see, settle, shown
+from vq_console.core.errors import MissingError
 from vq_console.core.places import runs_dir
 from vq_console.profiles.model import Profile
 from vq_console.profiles.store import save_profile
 from vq_console.serving.model import ServerState
-from vq_console.ui.app import VqConsole, own_actions
+from vq_console.ui.app import VqConsole, own_actions, run_console
 from vq_console.ui.hub import Snapshot
 from vq_console.ui.screens.ab import AbScreen
 from vq_console.ui.screens.base import ConsoleScreen
+from vq_console.ui.screens.logs import LogsScreen
+from vq_console.ui.settings import UiSettings, load_settings, save_settings
+from vq_console.ui.terminal import can_open, terminal_stream
 from vq_console.ui.widgets.job import JobScreen
+from vq_console.ui.widgets.keybar import ALWAYS, key_line
 
 Make = Callable[..., VqConsole]
 RUN = Path(__file__).parents[1] / "data" / "ui" / "run"
@@ -138,3 +144,92 @@ async def test_one_key_compares_a_checkpoint_with_its_source(console: Make) -> N
         screen = app.screen
         assert isinstance(screen, AbScreen)
         assert screen.arms() == ("profile:a-smol-w4-source", "profile:a-smol-w4")
+
+
+@pytest.mark.parametrize("theme", ["textual-dark", "textual-light", "ansi-dark"])
+async def test_no_text_has_the_colour_of_its_ground(console: Make, theme: str) -> None:
+    app = console(busy())
+    app.settings = replace(app.settings, theme=theme)
+    async with app.run_test(size=(112, 30)) as pilot:
+        for key in "12345":
+            await pilot.press(key)
+            await settle(pilot)
+            for strip in app.screen._compositor.render_strips():
+                for segment in strip:
+                    style = segment.style
+                    if segment.text.strip() and style is not None and style.color is not None:
+                        hidden = style.color == style.bgcolor and not style.color.is_default
+                        assert not hidden, f"{segment.text!r} cannot be seen on screen {key}"
+
+
+async def test_a_screen_that_is_not_shown_looks_at_nothing(console: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    app = console(busy())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("3")
+        await settle(pilot)
+        logs = app.screen
+        assert isinstance(logs, LogsScreen)
+        monkeypatch.setattr(type(logs), "show_snapshot", lambda screen, snapshot: looked.append(screen.MODE))
+        await pilot.press("1")
+        await settle(pilot)
+        app.hub.snapshot = replace(app.hub.snapshot, version=2)
+        await pilot.pause(0.5)
+        assert looked == []
+        await pilot.press("3")
+        await settle(pilot)
+        assert looked == ["logs"]
+
+
+async def test_keys_before_the_body_of_a_screen_do_nothing(console: Make) -> None:
+    app = console(busy())
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.action_show("logs")
+        assert app.screen.check_action("search", ()) is False
+        await pilot.press("slash")
+        await settle(pilot)
+        assert app.screen.check_action("search", ()) is True
+
+
+@pytest.mark.parametrize(("width", "cut"), [(40, True), (60, True), (80, True), (160, False)])
+def test_keys_at_the_foot_are_whole_and_the_way_to_all_others_stays(width: int, cut: bool) -> None:
+    keys = [("l", "Launch", "l"), ("s", "Stop", "s"), ("enter", "Log", "enter"), ("p", "Apply the fix", "p")] * 2
+    text, spans = key_line(keys, width, "bold")
+    assert text.cell_len <= width
+    assert text.plain.rstrip().endswith("? Help  ^p palette")
+    assert ("…" in text.plain) is cut
+    for start, end, key in spans:
+        words = text.plain[start:end]
+        assert words in {f"{shown} {word}" for shown, word, _ in (*keys, *ALWAYS)}, key
+
+
+def test_the_console_draws_on_the_terminal_wherever_stderr_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller, terminal = os.openpty()
+    try:
+        with open(terminal, "w", closefd=False) as screen, open(tmp_path / "err", "w") as err:
+            monkeypatch.delenv("TEXTUAL_DRIVER", raising=False)
+            monkeypatch.setattr(sys, "__stdin__", screen)
+            monkeypatch.setattr(sys, "__stdout__", screen)
+            monkeypatch.setattr(sys, "__stderr__", err)
+            assert terminal_stream() is screen
+            assert can_open()
+            monkeypatch.setattr(sys, "__stdout__", err)
+            assert terminal_stream() is None
+            assert not can_open()
+            with pytest.raises(MissingError, match="needs a terminal"):
+                run_console()
+    finally:
+        os.close(controller)
+        os.close(terminal)
+
+
+def test_ascii_of_one_terminal_is_not_saved_for_all(vq_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VQ_CONSOLE_ASCII", "1")
+    settings = load_settings()
+    assert settings.ascii
+    save_settings(settings.with_theme("nord"))
+    monkeypatch.delenv("VQ_CONSOLE_ASCII")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert load_settings() == UiSettings(theme="nord")
