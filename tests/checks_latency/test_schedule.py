@@ -71,6 +71,21 @@ def test_an_emulated_cpu_gets_two_streams_rather_than_no_verdict() -> None:
     assert 6 * plan.pair_s + warmup_s(QUICK, [level.lifetime_s for level in plan.levels]) <= 190
 
 
+def test_kernels_that_do_not_batch_are_met_with_two_streams_after_the_warm_up() -> None:
+    """As W8A8 on an AVX2 CPU: four streams took twice the time that one stream let expect."""
+    probes = (ProbeTimes(0.33, 0.154, 64), ProbeTimes(0.61, 0.213, 64))
+    plan = choose_plan(QUICK, probes, cpu=True, left_s=180)
+    assert [level.concurrency for level in plan.levels] == [1, 4]
+    seen = {1: 1.9, 4: 4.4}
+    kept = refine_plan(QUICK, plan, seen, 155)
+    assert kept.pairs_in(155) < QUICK.pairs_min
+    fewer = refine_plan(QUICK, plan, seen, 155, cpu=True)
+    assert [level.concurrency for level in fewer.levels] == [1, 2]
+    assert 1.9 < fewer.levels[1].lifetime_s < 4.4
+    assert fewer.pairs_in(155) >= QUICK.pairs_min
+    assert refine_plan(QUICK, plan, seen, 300, cpu=True).levels[-1].concurrency == 4, "where there is time, four stay"
+
+
 def test_a_hopeless_budget_still_gives_a_plan_and_says_how_many_pairs_fit() -> None:
     plan = choose_plan(QUICK, (SLOW_CPU,), cpu=True, left_s=20)
     assert (plan.output_tokens, [level.concurrency for level in plan.levels]) == (8, [1, 2])

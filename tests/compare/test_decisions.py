@@ -107,6 +107,7 @@ def test_a_run_of_fixed_length_gives_the_checks_what_the_starts_left() -> None:
         assert shared.quality_budget_s is not None
         assert spent + shared.latency_budget_s + shared.quality_budget_s == pytest.approx(440)
         assert shared.latency_budget_s > shared.quality_budget_s >= 60
+    assert share_time(whole, 200, quality_done=True).latency_budget_s == pytest.approx(240), "latency takes the rest"
     late = share_time(whole, 900)
     assert (late.latency_budget_s, late.quality_budget_s) == (60, 60), "late is no reason to measure nothing"
     assert share_time(AbSettings(within_s=440, quality=False), 40).latency_budget_s == pytest.approx(400)

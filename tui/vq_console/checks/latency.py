@@ -235,7 +235,7 @@ class _Comparison:
         if settings.pairs_min * plan.pair_s + warmup_s(settings, lifetimes) > self._left():
             blocks = 1
         seen = bench.warm_up(self._load(plan), concurrencies, blocks)
-        return refine_plan(settings, plan, seen, self._left())
+        return refine_plan(settings, plan, seen, self._left(), cpu=self._cpu())
 
     def _load(self, plan: LatencyPlan) -> Load:
         settings = self._settings

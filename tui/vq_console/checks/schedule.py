@@ -187,9 +187,18 @@ def _candidates(settings: LatencySettings, *, cpu: bool) -> Iterator[tuple[int, 
 
 
 def refine_plan(
-    settings: LatencySettings, plan: LatencyPlan, seen_lifetimes: Mapping[int, float], left_s: float
+    settings: LatencySettings,
+    plan: LatencyPlan,
+    seen_lifetimes: Mapping[int, float],
+    left_s: float,
+    *,
+    cpu: bool = False,
 ) -> LatencyPlan:
-    """The plan with windows for the lifetimes that the warm-up showed, shortened to two where time is short."""
+    """The plan with windows for the lifetimes that the warm-up showed, shortened to two where time is short.
+
+    `cpu` lets two streams take the place of more where these would not end in time: how a CPU's kernels take to a
+    batch is only known once it was tried. Their lifetime then lies between those that were seen.
+    """
     single = next((level.requests_per_stream for level in plan.levels if level.requests_per_stream is not None), None)
     shape = replace(settings, single_requests=1) if single == 1 else settings
     for window in dict.fromkeys((settings.window_lifetimes, 2.0)):
@@ -202,9 +211,14 @@ def refine_plan(
             )
             for level in plan.levels
         )
-        refined = LatencyPlan(plan.prompt_tokens, plan.output_tokens, levels, plan.budget_s, plan.seed)
+        refined = replace(plan, levels=levels)
         if (settings.pairs_min + _SPARE_PAIRS) * refined.pair_s <= left_s:
             break
+    low, top = refined.levels[0], refined.levels[-1]
+    too_long = settings.pairs_min * refined.pair_s > left_s
+    if too_long and cpu and settings.levels is None and low.concurrency == 1 and top.concurrency > 2:
+        between = low.lifetime_s + (top.lifetime_s - low.lifetime_s) / (top.concurrency - 1)
+        refined = replace(refined, levels=(low, shape_level(shape, 2, between, lifetimes=2.0)))
     return refined
 
 

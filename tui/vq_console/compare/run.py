@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from vq_console.checks.quality_data import Recording
 
 
-_LATENCY_SHARE = 0.66
+_QUALITY_SHARE = 0.3
 _LEAST_CHECK_S = 60.0
 
 
@@ -169,30 +169,35 @@ def _compare(
         for arm in (a, b, *((third,) if third else ())):
             open_arm(arm, placement, progress, opened, api_key_env=settings.api_key_env)
             keep_arm(arm, folder)
-        settings = share_time(settings, time.time() - started)
         recorded = [arm.label for arm in (a, b) if arm.spec.kind == "reference"]
         if recorded:
             validity.append({"flag": "no-latency", "detail": f"{', '.join(recorded)} is a recording: it has no speed"})
-        elif settings.latency and not progress.cancelled():
-            latency, flags = run_latency_part(
-                endpoint_of(a), endpoint_of(b), settings, seed, folder, progress, placement
-            )
-            validity += flags
-        if settings.quality and not progress.cancelled():
-            quality, flags = run_quality_part(a, b, third, settings, seed, folder, progress)
-            validity += flags
+        # In a run of fixed length latency comes last: how long quality takes is known beforehand, and more pairs of
+        # blocks never hurt.
+        for part in ("latency", "quality") if settings.within_s is None else ("quality", "latency"):
+            if progress.cancelled():
+                break
+            settings = share_time(settings, time.time() - started, quality_done=quality is not None)
+            if part == "latency" and settings.latency and not recorded:
+                latency, flags = run_latency_part(
+                    endpoint_of(a), endpoint_of(b), settings, seed, folder, progress, placement
+                )
+                validity += flags
+            if part == "quality" and settings.quality:
+                quality, flags = run_quality_part(a, b, third, settings, seed, folder, progress)
+                validity += flags
         partial = progress.cancelled()
     return summarize(a, b, placement, settings, seed, name, latency, quality, validity, partial)
 
 
-def share_time(settings: AbSettings, spent_s: float) -> AbSettings:
+def share_time(settings: AbSettings, spent_s: float, *, quality_done: bool = False) -> AbSettings:
     """The same with budgets for both checks, when the run as a whole has one: shares of what is left of it. Pure."""
     if settings.within_s is None:
         return settings
     left = settings.within_s - spent_s
-    latency = max(left * _LATENCY_SHARE, _LEAST_CHECK_S) if settings.quality else max(left, _LEAST_CHECK_S)
-    quality = max(left - latency, _LEAST_CHECK_S) if settings.latency else max(left, _LEAST_CHECK_S)
-    return replace(settings, latency_budget_s=latency, quality_budget_s=quality)
+    quality = max(left * _QUALITY_SHARE if settings.latency else left, _LEAST_CHECK_S)
+    latency = left - quality if settings.quality and not quality_done else left
+    return replace(settings, latency_budget_s=max(latency, _LEAST_CHECK_S), quality_budget_s=quality)
 
 
 def endpoint_of(arm: Arm) -> Endpoint:
