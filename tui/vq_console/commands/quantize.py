@@ -279,9 +279,10 @@ def _emit(args: argparse.Namespace, result: dict[str, Any], job: Job, prepared: 
     if result.get("kld_error"):
         print(f"its divergence could not be measured: {result['kld_error']}")
     if kld:
+        low, high = kld["ci"] or (kld["value"], kld["value"])
         print(
             f"divergence from its source: {kld['value']:.4f} nats per token "
-            f"(95 % {kld['ci'][0]:.4f} to {kld['ci'][1]:.4f}), same likeliest token in {kld['top1_agreement']:.1%}, "
+            f"(95 % {low:.4f} to {high:.4f}), same likeliest token in {kld['top1_agreement']:.1%}, "
             f"perplexity × {kld['ppl_ratio']:.3f}; {kld['sequences']} texts, {kld['tokens']} tokens"
         )
     if result.get("profile"):

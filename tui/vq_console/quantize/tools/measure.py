@@ -36,29 +36,57 @@ def main(source: str, result: str, texts: Path, kept: Path) -> None:
         refuse_merged(Path(result), simulated)
     print("SIMULATED " + json.dumps(simulated), flush=True)
     rows = []
-    for number, record in enumerate(records, 1):
-        ids = torch.tensor([record["ids"]])
-        begin = max(0, int(record["prompt_tokens"]) - 1)
-        targets = ids[0, begin + 1 :]
-        if not len(targets):
-            continue
-        p = torch.log_softmax(baseline.logits(ids, begin), -1)
-        q = torch.log_softmax(other(ids, use_cache=False).logits[0, begin:-1], -1)
-        if not bool(torch.isfinite(q).all()):
-            raise SystemExit("the quantized model gives no numbers (NaN or infinity)")
-        kl = (p.exp() * (p - q)).sum(-1)
-        rows.append(
-            {
-                "tokens": len(targets),
-                "kl": float(kl.sum()),
-                "top1": int((p.argmax(-1) == q.argmax(-1)).sum()),
-                "logp_a": float(p.gather(1, targets[:, None]).sum()),
-                "logp_b": float(q.gather(1, targets[:, None]).sum()),
-            }
-        )
-        print(f"Measuring: {100 * number // len(records):3d}% {number}/{len(records)}", flush=True)
+    records = [record for record in records if len(record["ids"]) > max(1, int(record["prompt_tokens"]))]
+    size = together(records, int(baseline.model.config.get_text_config().vocab_size))
+    for at in range(0, len(records), size):
+        group = records[at : at + size]
+        ids, mask = padded(group)
+        expected = baseline.logits(group, ids, mask)
+        found = other(ids, attention_mask=mask, use_cache=False).logits
+        for record, reference, row in zip(group, expected, found, strict=True):
+            rows.append(compared(record, reference, row[answer(record)]))
+        print(f"Measuring: {100 * len(rows) // len(records):3d}% {len(rows)}/{len(records)}", flush=True)
     baseline.keep()
     print("MEASURED " + json.dumps(rows), flush=True)
+
+
+def answer(record: dict[str, Any]) -> slice:
+    """The positions whose next token the source chose: from the prompt's last to the one before the end."""
+    return slice(max(0, int(record["prompt_tokens"]) - 1), len(record["ids"]) - 1)
+
+
+def together(records: list[dict[str, Any]], vocabulary: int) -> int:
+    """How many texts one pass takes: at most eight, and at most 400 MB of logits."""
+    longest = max((len(record["ids"]) for record in records), default=1)
+    return max(1, min(8, 100_000_000 // (longest * vocabulary)))
+
+
+def padded(group: list[dict[str, Any]]) -> tuple[Any, Any]:
+    """Token ids filled up on the right, where no text sees it, and their mask: [texts, tokens] each."""
+    import torch
+
+    longest = max(len(record["ids"]) for record in group)
+    ids = torch.tensor([[*record["ids"], *[0] * (longest - len(record["ids"]))] for record in group])
+    lengths = torch.tensor([[len(record["ids"])] for record in group])
+    return ids, (torch.arange(longest)[None] < lengths).long()
+
+
+def compared(record: dict[str, Any], expected: Any, found: Any) -> dict[str, Any]:
+    """One text's sums from both models' logits, [tokens, vocabulary] each. Raises SystemExit for NaN and infinity."""
+    import torch
+
+    p, q = torch.log_softmax(expected, -1), torch.log_softmax(found, -1)
+    if not bool(torch.isfinite(q).all()):
+        raise SystemExit("the quantized model gives no numbers (NaN or infinity)")
+    begin = answer(record).start
+    targets = torch.tensor(record["ids"][begin + 1 :])
+    return {
+        "tokens": len(targets),
+        "kl": float((p.exp() * (p - q)).sum()),
+        "top1": int((p.argmax(-1) == q.argmax(-1)).sum()),
+        "logp_a": float(p.gather(1, targets[:, None]).sum()),
+        "logp_b": float(q.gather(1, targets[:, None]).sum()),
+    }
 
 
 class Baseline:
@@ -67,27 +95,28 @@ class Baseline:
     def __init__(self, model: Any, kept: Path) -> None:
         import torch
 
-        self._model, self._path, self._head = model, kept, model.get_output_embeddings()
+        self.model, self._path, self._head = model, kept, model.get_output_embeddings()
         self._seen: list[Any] = []
-        self._hidden: dict[str, Any] = {}
         self._head.register_forward_pre_hook(lambda _, inputs: self._seen.append(inputs[0]))
         self._new = not kept.exists()
-        if not self._new:
-            self._hidden = torch.load(kept, weights_only=True)
+        self._hidden: dict[str, Any] = {} if self._new else torch.load(kept, weights_only=True)
 
-    def logits(self, ids: Any, begin: int) -> Any:
-        """What the source predicts for the tokens after `begin`: [tokens, vocabulary]."""
+    def logits(self, group: list[dict[str, Any]], ids: Any, mask: Any) -> list[Any]:
+        """What the source predicts for each text's answer: [tokens, vocabulary] each."""
         import torch
 
-        key = " ".join(map(str, [begin, *ids[0].tolist()]))
-        if key in self._hidden:
-            return self._head(self._hidden[key])
-        logits = self._model(ids, use_cache=False).logits[0, begin:-1]
-        hidden = self._seen[-1][0, begin:-1].clone()
+        keys = [" ".join(map(str, [answer(record).start, *record["ids"]])) for record in group]
         self._seen.clear()
-        if torch.allclose(self._head(hidden), logits, atol=1e-3):
-            self._hidden[key], self._new = hidden, True
-        return logits
+        if all(key in self._hidden for key in keys):
+            return [self._head(self._hidden[key]) for key in keys]
+        logits = self.model(ids, attention_mask=mask, use_cache=False).logits
+        hidden = self._seen[-1]
+        rows = [row[answer(record)] for row, record in zip(logits, group, strict=True)]
+        for key, record, row, state in zip(keys, group, rows, hidden, strict=True):
+            own = state[answer(record)].clone()
+            if torch.allclose(self._head(own), row, atol=1e-3):
+                self._hidden[key], self._new = own, True
+        return rows
 
     def keep(self) -> None:
         """Write the hidden states for the next result."""
