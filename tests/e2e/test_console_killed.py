@@ -39,7 +39,7 @@ def test_killed_while_it_starts(clean_home: Path, prepared: Prepared, tmp_path: 
         time.sleep(0.05)
     screen = Terminal(size=(120, 36), env={"VQ_CONSOLE_HOME": str(clean_home), "PWD": str(tmp_path)})
     try:
-        screen.see("real", "starting", seconds=60)
+        screen.see("real", "◐", seconds=60)
     finally:
         os.killpg(screen.process.pid, signal.SIGKILL)
         os.killpg(waiting.pid, signal.SIGKILL)

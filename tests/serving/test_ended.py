@@ -26,7 +26,8 @@ OOM = "Out of memory: Killed process 4711 (VLLM::EngineCor) total-vm:1kB"
 
 
 def failed(exit_code: int | None, **more: Any) -> ServerRecord:
-    return ServerRecord("a", ServerState.FAILED, exit_code=exit_code, reason="the server ended", **more)
+    known = {"log": "/a/server.log", "incident": "/a/incident-1.json", **more}
+    return ServerRecord("a", ServerState.FAILED, exit_code=exit_code, reason="the server ended", **known)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +63,25 @@ def test_what_the_log_knows_wins() -> None:
     assert settle(failed(-9), known, {"kernel_messages": [OOM]}) is known
     assert settle(replace(failed(-9), state=ServerState.STOPPED), HEALTHY) is HEALTHY
     assert settle(replace(failed(None), state=ServerState.READY), HEALTHY) is HEALTHY
+
+
+def test_what_the_keeper_ended_itself_was_not_killed_from_outside() -> None:
+    record = replace(failed(-15, incident=None), reason="no token within 1200 s (loading)")
+    settled = settle(record, HEALTHY)
+    assert settled is not None
+    assert settled.title == "No token within 1200 s (loading)"
+    assert "outside" not in settled.explanation
+
+
+def test_what_could_not_be_started_is_said_although_there_is_a_line() -> None:
+    nothing = Diagnosis("root-cause-not-in-log", "No log of vLLM", "unknown")
+    settled = settle(replace(failed(None, incident=None), reason="/nowhere/python: No such file or directory"), nothing)
+    assert settled is not None
+    assert settled.title == "/nowhere/python: No such file or directory"
+
+
+def test_a_broken_record_has_no_log_to_speak_of() -> None:
+    assert settle(replace(failed(None), log=None, reason="broken record: x"), None) is None
 
 
 def test_a_port_of_somebody_else_is_mended_by_leaving_the_choice() -> None:

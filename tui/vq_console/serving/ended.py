@@ -33,20 +33,23 @@ def settle(
 
     `incident` is what its keeper wrote down when it died unasked.
     """
-    if record.state is not ServerState.FAILED or not _silent(found):
+    if record.state is not ServerState.FAILED or record.log is None or not _silent(found):
         return found
     if record.cause == PORT_TAKEN:
         return _port_taken(record)
-    killed = None if record.exit_code is None or record.exit_code >= 0 else -record.exit_code
+    # What the keeper ended itself, as after a start that took too long, was not killed by anybody else.
+    died = record.incident is not None
+    killed = -record.exit_code if died and record.exit_code is not None and record.exit_code < 0 else None
     ooms = _oom_kills(incident, killed)
     if ooms:
         words = f"{_sentence(record.reason)} Its log shows no error; the kernel says why: {ooms}"
         entry = diagnoses()["host-oom-killed"]
         return Diagnosis(entry.slug, entry.title, "error", explanation=words, fixes=_as_fixes(entry.fixes))
-    if found is not None and found.severity == "unknown":
+    if found is not None and found.severity == "unknown" and found.root_line:
         return found  # the engine went first; the log has that line, though not its cause
     if killed is None:
-        return _unsaid(record, "Ended without a word in its log", "Its log shows no error.")
+        title = "Ended without a word in its log" if died else record.reason[:1].upper() + record.reason[1:]
+        return _unsaid(record, title, "Its log shows no error.")
     if slug := _CRASHES.get(killed):
         entry = diagnoses()[slug]
         words = f"{_sentence(record.reason)} It is a crash of native code, which leaves no traceback in the log."
