@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,8 +19,9 @@ from vq_console.preflight.matrix import DEVICES, cell_text, cells
 from vq_console.preflight.names import is_gated, is_local, presume
 from vq_console.preflight.scheme import FP8_BLOCK, FP8_TENSOR, NVFP4, checkpoint_scheme, wna16
 from vq_console.preflight.shapes import anatomy, layer_kinds
-from vq_console.preflight.values import as_list, json_table, plain_names, whole
+from vq_console.preflight.values import as_list, json_table, plain_names, sound_facts, whole
 from vq_console.preflight.versions import READ, neighbours, number_tuple, parse_version, span
+from vq_console.profiles.checkpoint import facts_of
 
 LLAMA = {
     "hidden_size": 4096,
@@ -354,6 +358,50 @@ def test_every_cell_says_where_it_comes_from() -> None:
 @given(st.dictionaries(st.text(max_size=8), st.one_of(st.none(), st.integers(), st.text(max_size=8), st.booleans())))
 def test_any_checkpoint_facts_can_be_planned(facts: dict[str, object]) -> None:
     plan_of({"vllm_version": "0.33.0", "gpu_sm": 90, "gpu_mem_gib": 80, "checkpoint": {**LLAMA, **facts}})
+
+
+_ODD = [0, -1, 10**30, -(10**30), float("nan"), float("inf"), None, "", [], [None], [[1]], {}, {"a": None}, "8", 2.5]
+_DECLARED: dict[str, Any] = {
+    "num_experts": 8,
+    "layer_types": ["full_attention", "linear_attention"],
+    "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048},
+    "quantization_config": {
+        "quant_method": "compressed-tensors",
+        "config_groups": {
+            "group_0": {
+                "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128},
+                "input_activations": {"num_bits": 8, "type": "float", "dynamic": True},
+                "targets": ["Linear", "re:.*q_proj$"],
+                "format": "pack-quantized",
+            }
+        },
+        "ignore": ["lm_head", "re:.*gate$"],
+        "kv_cache_scheme": {"num_bits": 8, "type": "float"},
+    },
+}
+
+
+def _places(value: Any) -> list[tuple[Any, Any]]:
+    entries = enumerate(value) if isinstance(value, list) else value.items() if isinstance(value, dict) else ()
+    inner = list(entries)
+    return [place for key, each in inner for place in ((value, key), *_places(each))]
+
+
+@given(st.lists(st.tuples(st.integers(0, 200), st.sampled_from(_ODD)), max_size=3), st.sampled_from(["0.20.2", "9.9"]))
+def test_a_damaged_config_can_be_planned(damages: list[tuple[int, Any]], version: str) -> None:
+    config = copy.deepcopy({**LLAMA, **_DECLARED})
+    for where, value in damages:
+        places = _places(config)
+        holder, key = places[where % len(places)]
+        holder[key] = copy.deepcopy(value)
+    machine = {"vllm_version": version, "gpu_sm": 90, "gpu_mem_gib": 80}
+    plan_of({**machine, "checkpoint": config})
+    plan_of({**machine, "checkpoint": facts_of(config, None, None)})
+
+
+def test_what_cannot_be_computed_counts_as_not_said() -> None:
+    said = {"hidden_size": float("nan"), "num_hidden_layers": 10**20, "head_dim": 128, "group_size": -1}
+    assert sound_facts({**said, "x": {"y": [1, float("inf")]}}) == {"head_dim": 128, "group_size": -1, "x": {"y": [1]}}
 
 
 _KEYS = st.sampled_from(

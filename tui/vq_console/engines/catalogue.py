@@ -117,7 +117,7 @@ def _kept(path: Path, stamp: str) -> Catalogue | None:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         return catalogue_from_json(value["catalogue"]) if value.get("stamp") == stamp else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -125,7 +125,7 @@ def vllm_package(folder: Path, names: Mapping[str, str] | None = None) -> Path |
         try:
             origin = json.loads((folder / directory / "direct_url.json").read_text(errors="replace"))
             url = urlsplit(str(origin["url"]))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
         source = Path(unquote(url.path)) / "vllm"
         if url.scheme == "file" and (source / "__init__.py").is_file() and (source / "version.py").is_file():

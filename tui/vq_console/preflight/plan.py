@@ -16,7 +16,7 @@ from vq_console.preflight.layers import layer_table
 from vq_console.preflight.method import resolve
 from vq_console.preflight.model import Plan, Target
 from vq_console.preflight.situation import Situation
-from vq_console.preflight.values import as_list, whole
+from vq_console.preflight.values import as_list, sound_facts, whole
 from vq_console.profiles.arguments import serve_arguments
 from vq_console.profiles.configfacts import model_facts
 from vq_console.profiles.model import EnvRef, Profile
@@ -53,7 +53,7 @@ def make_plan(
         if engine.device:
             facts.setdefault("device", engine.device)
     judged = Target({key: value for key, value in facts.items() if value is not None}, target.origin)
-    checkpoint = {**(checkpoint_facts or {}), **flat_checkpoint(judged.checkpoint)}
+    checkpoint = sound_facts({**(checkpoint_facts or {}), **flat_checkpoint(judged.checkpoint)})
     situation = Situation(profile, judged, catalogue, checkpoint)
     resolution = resolve(situation)
     fit = memory_fit(situation, resolution)
@@ -88,6 +88,7 @@ def make_plan(
     )
 
 
+_MOST_GPUS = 4096
 _NESTED = ("quantization_config", "compression_config", "text_config", "hf_quant_config")
 
 
@@ -148,4 +149,4 @@ def _default_gpus(situation: Situation) -> tuple[int, ...]:
     if not situation.cuda:
         return ()
     wanted = situation.profile.gpu_count or situation.world * situation.dp
-    return tuple(range(wanted))
+    return tuple(range(min(wanted, _MOST_GPUS)))

@@ -34,6 +34,7 @@ _NUMBERS = frozenset({
     "gpu_count", "gpu_mem_gib", "gpu_free_gib", "host_ram_gib", "host_free_gib", "host_ram_free_gib", "shm_mib",
     "disk_free_gib", "disk_mib_s", "nofile_soft", "nofile_hard",
 })  # fmt: skip
+_MOST = 1 << 53
 _TABLES = frozenset({"checkpoint", "args", "env", "installed", "tools"})
 _LISTS = frozenset({
     "cpu_flags", "plugins", "model_dir_files", "gpu_processes", "orphans", "checkpoint_problems",
@@ -78,8 +79,13 @@ def _check(facts: Mapping[str, Any], where: Path) -> None:
             raise UsageError(f"{label}: must be a table", 'such as checkpoint = {quant_method = "fp8"}')
         if key in _LISTS and not isinstance(value, list | str):
             raise UsageError(f"{label}: must be a list", 'such as plugins = ["vllm-gguf-plugin"]')
-        if key in _NUMBERS and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise UsageError(f"{label}: must be a number", "such as gpu_mem_gib = 24")
+        if key in _NUMBERS:
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise UsageError(f"{label}: must be a number", "such as gpu_mem_gib = 24")
+            if not 0 <= value <= _MOST:
+                raise UsageError(f"{label}: {value} cannot be", "such as gpu_mem_gib = 24")
+        if key == "vllm_version" and not isinstance(value, str):
+            raise UsageError(f"{label}: must be text", 'such as vllm_version = "0.32.0"')
         if key == "gpu_sm" and not re.fullmatch(r"\d{1,2}\.\d|\d{2,3}", str(value)):
             raise UsageError(f"{label}: {value!r} is no compute capability", "such as 90 or 9.0")
 

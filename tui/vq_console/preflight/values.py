@@ -6,6 +6,7 @@ Pure. Never raises for a bad value: the answer is then None or the text itself, 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +25,7 @@ SHORT = {
 }
 """Short forms and aliases of `engine/arg_utils.py`, and the abbreviation that vLLM's own hint line prints."""
 
-_HUMAN = re.compile(r"\s*(-?\d+(?:\.\d+)?)([kKmMgGtT]?)\s*")
+_HUMAN = re.compile(r"\s*(-?\d{1,18}(?:\.\d{1,18})?)([kKmMgGtT]?)\s*")
 _DECIMAL = {"k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 _BINARY = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 
@@ -48,7 +49,7 @@ def whole(value: Any) -> int | None:
     if isinstance(value, int):
         return value
     if isinstance(value, float):
-        return int(value) if value == int(value) else None
+        return int(value) if value.is_integer() else None
     found = _HUMAN.fullmatch(str(value))
     if found is None:
         return None
@@ -63,9 +64,10 @@ def real(value: Any) -> float | None:
     if isinstance(value, bool) or value is None:
         return None
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
         return None
+    return number if math.isfinite(number) else None
 
 
 def json_table(value: Any) -> dict[str, Any] | None:
@@ -75,7 +77,7 @@ def json_table(value: Any) -> dict[str, Any] | None:
     if isinstance(value, str):
         try:
             found = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
     return None
@@ -97,3 +99,41 @@ def as_list(value: Any) -> list[str]:
     if isinstance(value, list | tuple | set | frozenset):
         return [str(part) for part in value]
     return [str(value)]
+
+
+_SHAPE = {
+    "num_hidden_layers": 4096,
+    "hidden_size": 1 << 24,
+    "num_attention_heads": 1 << 20,
+    "num_key_value_heads": 1 << 20,
+    "head_dim": 1 << 20,
+    "intermediate_size": 1 << 28,
+    "vocab_size": 1 << 28,
+    "max_position_embeddings": 1 << 40,
+}
+_LARGEST = 1 << 53
+
+
+def sound_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts of a checkpoint without numbers that nothing can be computed from: they count as not said.
+
+    JSON as Python reads it may hold NaN, infinity and endless integers; a broken file may say zero layers.
+    """
+    return {key: _sound(value) for key, value in facts.items() if _is_sound(key, value)}
+
+
+def _is_sound(key: str, value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return True
+    if key in _SHAPE:
+        return 0 < value <= _SHAPE[key]
+    # A group size of -1 is a whole row.
+    return -1 <= value <= _LARGEST
+
+
+def _sound(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return sound_facts(value)
+    if isinstance(value, list):
+        return [_sound(entry) for entry in value if _is_sound("", entry)]
+    return value

@@ -318,7 +318,7 @@ def _set_dotted(draft: Draft, key: str, path: str, text: str) -> None:
         raise UsageError(f"--{key}.{path} and --{key} contradict each other", "keep one form")
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = text
     if value is None:
         return

@@ -38,7 +38,7 @@ _FRONTEND = frozenset({
 })  # fmt: skip
 """Flags of the HTTP server, which `LLM(…)` does not take."""
 
-_HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
+_HUMAN = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)([kKmMgGtT])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ def _python_value(value: Any, head: str, flag: Flag | None) -> Any:
         if takes_json_value(head, flag) and value.lstrip()[:1] in ("{", "["):
             try:
                 return json.loads(value)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return value
         if head == "max_model_len" and value == "auto":
             return -1

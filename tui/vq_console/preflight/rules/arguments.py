@@ -214,9 +214,10 @@ def bad_json(context: Context) -> Iterator[Hit]:
             continue
         try:
             json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
+            reason = "nested too deeply" if isinstance(error, RecursionError) else error
             yield Hit(
-                f"--{_dashes(name)} is not valid JSON: {error}",
+                f"--{_dashes(name)} is not valid JSON: {reason}",
                 evidence=text[:200],
                 patch=_repaired(name, text),
             )
