@@ -43,12 +43,10 @@ async def lag_ms(seconds: float) -> list[float]:
 
 
 async def switch_ms(app: Any, mode: str) -> float:
-    """From asking for a screen until it was drawn. Not by the test driver, which waits up to a second for idleness."""
+    """From asking for a screen until all of it was drawn (the first time it is built, too). Not by the test driver, which waits up to a second for idleness."""
     began = time.perf_counter()
     drawn = asyncio.Event()
-    app.action_show(mode)
-    while app.screen.MODE != mode or not app.screen.is_attached:
-        await asyncio.sleep(0)
+    await app.switch_mode(mode)
     app.screen.call_after_refresh(drawn.set)
     await drawn.wait()
     spent = (time.perf_counter() - began) * 1000
@@ -144,8 +142,8 @@ async def under_flood() -> dict[str, Any]:
                 await pilot.pause(1)
                 late = await lag_ms(8)
                 result[name] = {"p50_ms": percentile(late, 0.5), "p99_ms": percentile(late, 0.99), "max_ms": max(late)}
-            # Each screen once for the first time, when it is built, and once more.
-            modes = ("logs", "servers", "ab", "profiles", "history", "logs", "ab", "profiles", "servers", "history")
+            modes = ("logs", "servers", "ab", "profiles", "history")
+            result["built_max_ms"] = max([await switch_ms(app, mode) for mode in modes])
             result["switch_max_ms"] = max([await switch_ms(app, mode) for mode in modes])
     finally:
         for writer in writers:

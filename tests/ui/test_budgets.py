@@ -14,11 +14,11 @@ BENCH = Path(__file__).with_name("bench.py")
 pytestmark = pytest.mark.soak
 
 
-def measure(scenario: str, *, tries: int = 3) -> list[dict[str, Any]]:
+def measure(scenario: str, *, tries: int = 3, seconds: float = 200) -> list[dict[str, Any]]:
     """Run a scenario several times; each run's figures."""
     found = []
     for _ in range(tries):
-        done = subprocess.run([sys.executable, str(BENCH), scenario], capture_output=True, text=True, timeout=200)
+        done = subprocess.run([sys.executable, str(BENCH), scenario], capture_output=True, text=True, timeout=seconds)
         assert done.returncode == 0, done.stderr[-3000:]
         found.append(json.loads(done.stdout.splitlines()[-1]))
     print(f"soak: {scenario} {json.dumps(found)}")
@@ -44,6 +44,12 @@ def test_at_rest_with_two_servers() -> None:
     assert run["cpu_pct"] <= 3
     assert run["peak_mib"] <= 120
     assert run["heavy_modules"] == []
+
+
+def test_switching_screens() -> None:
+    runs = measure("switch", tries=2)
+    for name in runs[0]:
+        assert min(run[name]["picture_ms"] for run in runs) < 250, name
 
 
 def test_fifty_servers() -> None:

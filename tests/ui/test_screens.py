@@ -186,7 +186,7 @@ async def test_profile_form_plans_and_saves(console: Make) -> None:
         table.move_cursor(row=0)
         await settle(pilot, 0.6)
         app.screen.query_one("#field-quantization", Select).value = "fp8_per_tensor"
-        await see(pilot, "not saved", "runs as   fp8_per_tensor", "--quantization=fp8_per_tensor")
+        await see(pilot, "not saved", "runs as    fp8_per_tensor", "--quantization=fp8_per_tensor")
         await pilot.press("ctrl+s")
         await settle(pilot, 0.3)
         from vq_console.profiles.store import load_profile

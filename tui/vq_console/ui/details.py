@@ -25,7 +25,7 @@ PHASES = {
 
 SPOKEN_METRICS = ("spec_acceptance_pct", "spec_tokens_per_step", "failed_requests", "aborted_requests")
 """The figures of a metrics window that the facts pane says."""
-KINDS = {"kv_cache": "KV dtype", "lm_head": "lm head"}
+KINDS = {"linear": "kernel", "moe": "MoE kernel", "kv_cache": "KV dtype", "lm_head": "lm head"}
 
 
 def problem_of(server: ServerSnapshot) -> Mapping[str, Any] | None:
@@ -86,7 +86,7 @@ def _layer_rows(server: ServerSnapshot) -> list[tuple[str, Text]]:
             text = Text(strip_control(str(kernel.get("kernel"))))
             text.append(f"  {strip_control(str(kernel.get('module') or ''))}", style="dim")
             rows.append(("kernel", text))
-    if facts and not facts.get("kernels") and not any(name in {"linear", "moe"} for name, _ in rows):
+    if facts and not facts.get("kernels") and not any(name in {"kernel", "MoE kernel"} for name, _ in rows):
         rows.append(("kernel", Text("not found in the log", style="dim")))
     return rows
 
@@ -134,7 +134,7 @@ def facts_table(server: ServerSnapshot) -> Table:
     if server.record.url:
         rows.append(("address", Text(server.record.url)))
     table = Table.grid(padding=(0, 1), expand=True)
-    table.add_column(style="dim", no_wrap=True, width=9)
+    table.add_column(style="dim", no_wrap=True, width=10)
     table.add_column(ratio=1, overflow="fold")
     for name, value in rows:
         table.add_row(name, value)

@@ -14,6 +14,7 @@ from vq_console.preflight.model import Finding, Fit, Plan
 from vq_console.ui.plots import shares_bar
 
 GRADES = {"native": "green", "unsupported": "bold red", "unquantized": "dim", "unknown": "dim"}
+KINDS = {"linear": "kernel", "moe": "MoE kernel", "kv_cache": "KV cache", "lm_head": "lm head"}
 SEVERITY = {"error": ("✖", "bold red"), "warning": ("▲", "yellow"), "info": ("●", "dim")}
 
 METHOD_HELP: Mapping[str, str] = {
@@ -37,7 +38,7 @@ def plan_text(plan: Plan, width: int, *, ascii_only: bool = False) -> Group:
     """Everything that the right-hand pane says: what runs, problems, memory, the exact command."""
     method = plan.method
     rows = Table.grid(padding=(0, 1), expand=True)
-    rows.add_column(style="dim", no_wrap=True, width=9)
+    rows.add_column(style="dim", no_wrap=True, width=10)
     rows.add_column(ratio=1, overflow="fold")
     text = Text(f"{method.resolved or '16-bit, no quantization'}", style="bold")
     if method.asked and method.asked != method.resolved:
@@ -52,8 +53,8 @@ def plan_text(plan: Plan, width: int, *, ascii_only: bool = False) -> Group:
         scheme = layer.scheme + (f" × {layer.count}" if layer.count else "")
         text.append(f"{'  ' if text else ''}{layer.grade}", style=grade_style)
         text.append(f"  {scheme}", style="dim")
-        rows.add_row({"kv_cache": "KV cache", "lm_head": "lm head"}.get(layer.kind, layer.kind), text)
-    for name, text in fit_rows(plan.fit, width - 10, ascii_only=ascii_only):
+        rows.add_row(KINDS.get(layer.kind, layer.kind), text)
+    for name, text in fit_rows(plan.fit, width - 11, ascii_only=ascii_only):
         rows.add_row(name, text)
     findings = Text()
     for number, finding in enumerate(ordered(plan.findings), start=1):

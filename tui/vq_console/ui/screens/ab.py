@@ -49,7 +49,9 @@ class AbScreen(AbActions):
         "Compare two ways of serving. An arm is a profile (started and stopped for you), a running server, a recorded "
         "reference or a URL. Live shows one prompt answered by both and where they part. g and G measure in "
         "interleaved blocks and end in a verdict with its interval. B is judged against A: put the 16-bit arm first, "
-        "or name it as baseline. It runs in a process of its own: leave the screen or the console, it goes on."
+        "or name it as baseline. It runs in a process of its own: leave the screen or the console, it goes on.\n"
+        "Quality in words, from best to worst: INDISTINGUISHABLE, SMALL, NOTICEABLE, DAMAGING; UNRESOLVED where the "
+        "interval lies across a cut. Speed is faster, slower, equivalent (within 3 %) or inconclusive."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("g", "run('quick')", "Quick", tooltip="quick check, minutes"),
@@ -108,8 +110,8 @@ class AbScreen(AbActions):
     def begin(self) -> None:
         self.call_after_refresh(self._mount_panes)
         self._read_arms()
-        self.set_interval(PROFILES_EVERY_S, self._read_arms)
-        self.set_interval(POLL_EVERY_S, self._poll)
+        self.set_interval(PROFILES_EVERY_S, lambda: self._read_arms() if self.is_current else None)
+        self.set_interval(POLL_EVERY_S, self._look)
 
     async def _mount_panes(self) -> None:
         """What no tab shows at first comes after the first picture."""
@@ -242,6 +244,11 @@ class AbScreen(AbActions):
             self.query_one(QualityPane).clear()
             self.query_one(VerdictPane).clear()
         self._poll()
+
+    def _look(self) -> None:
+        """A worker is dear: it is begun only while there is a run to follow, on whatever screen."""
+        if self.tail is not None and not self._announced and not self.tail.busy:
+            self._poll()
 
     @work(group="poll", exclusive=False, exit_on_error=False)
     async def _poll(self) -> None:

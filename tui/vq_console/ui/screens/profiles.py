@@ -41,7 +41,7 @@ class ProfilesScreen(ProfileActions):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("l", "launch", "Launch", tooltip="launch it as saved"),
         Binding("n", "new", "New", tooltip="new profile from a model"),
-        Binding("k", "fork", "Same at …", tooltip="the same at another method"),
+        Binding("k", "fork", "Variant", tooltip="the same profile at another method"),
         Binding("a", "apply", "Fix", tooltip="apply a finding's fix"),
         Binding("t", "pane", "Form", tooltip="form or plan where one fits"),
         Binding("T", "toml", "TOML", key_display="T", tooltip="form or TOML"),

@@ -43,7 +43,10 @@ class ServersScreen(ServerActions):
     HELP_TEXT = (
         "GPUs with who holds their memory; servers with what was asked for and which kernel really runs.\n"
         "● ready: one token came out   ◐ starting   ○ queued: one start at a time per GPU   ◌ silent   ✖ failed\n"
-        "▲ runs another kernel than expected. Servers go on running when you leave the console."
+        "▲ runs another kernel than expected. native: the kernel computes in the format that was asked for; "
+        "weight-only: it unpacks the weights first, which saves memory and, with few streams, time; emulated: in "
+        "another format, step by step.\n"
+        "Servers go on running when you leave the console."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("l", "launch", "Launch", tooltip="launch a profile"),

@@ -355,7 +355,8 @@ def verdict_text(summary: Mapping[str, Any]) -> Group:
     for row in worth_rows(summary.get("latency") or {}):
         worth.add_row(*(Text(cell) for cell in row))
     if worth.row_count:
-        parts += [Text("Worth", style="bold"), worth, Text()]
+        names = [arm_name((summary.get("arms") or {}).get(side), side) for side in "AB"]
+        parts += [Text(strip_control(f"Worth, of {names[0]} and of {names[1]}"), style="bold"), worth, Text()]
     flags = _grid(20)
     for item in summary.get("validity") or ():
         flags.add_row(Text(strip_control(str(item["flag"]))), Text(strip_control(str(item["detail"])), style="dim"))
