@@ -43,7 +43,10 @@ async def lag_ms(seconds: float) -> list[float]:
 
 
 async def switch_ms(app: Any, mode: str) -> float:
-    """From asking for a screen until all of it was drawn (the first time it is built, too). Not by the test driver, which waits up to a second for idleness."""
+    """From asking for a screen until all of it was drawn, in ms; the first time it is built, too.
+
+    Not by the test driver's pause, which waits up to a second for an idle process.
+    """
     began = time.perf_counter()
     drawn = asyncio.Event()
     await app.switch_mode(mode)
