@@ -25,9 +25,9 @@ def percentile(values: list[float], share: float) -> float:
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 
 
-def peak_mib() -> float:
-    """This process's own peak: ru_maxrss begins at what the parent had when it forked."""
-    found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
+def memory_mib(name: str) -> float:
+    """VmRSS or VmHWM, the peak, of this process: ru_maxrss begins at what the parent had when it forked."""
+    found = re.search(rf"{name}:\s*(\d+) kB", Path("/proc/self/status").read_text())
     return int(found[1]) / 1024 if found else 0.0
 
 
@@ -105,9 +105,9 @@ def flood(path: Path, per_s: int = 2_000) -> None:
             time.sleep(max(due - time.monotonic(), 0))
 
 
-def start_writer(log: Path) -> subprocess.Popen[bytes]:
+def start_writer(log: Path, per_s: int = 2_000) -> subprocess.Popen[bytes]:
     """A process that floods one log."""
-    return subprocess.Popen([sys.executable, __file__, "write", str(log)])
+    return subprocess.Popen([sys.executable, __file__, "write", str(log), str(per_s)])
 
 
 async def under_flood() -> dict[str, Any]:
@@ -175,7 +175,7 @@ async def idle() -> dict[str, Any]:
         heavy = [name for name in ("numpy", "scipy", "aiohttp", "torch") if name in sys.modules]
     return {
         "cpu_pct": share * 100,
-        "peak_mib": peak_mib(),
+        "peak_mib": memory_mib("VmHWM"),
         "heavy_modules": heavy,
         "lag_p99_ms": percentile(late, 0.99),
     }
@@ -247,7 +247,7 @@ async def growth() -> dict[str, Any]:
         await asyncio.to_thread(simulated._start, stack, lambda words: None)
         for record in list_servers():
             if record.name in simulated.RUNNING:
-                writer = subprocess.Popen([sys.executable, __file__, "write", str(record.log), str(25 * GROWTH_RATE)])
+                writer = start_writer(Path(str(record.log)), 25 * GROWTH_RATE)
                 stack.callback(writer.wait)
                 stack.callback(writer.kill)
         app = VqConsole(simulated=True)
@@ -259,9 +259,7 @@ async def growth() -> dict[str, Any]:
                     break
                 await pilot.press("31425"[number % 5])
                 await pilot.pause(30 / GROWTH_RATE)
-                status = Path("/proc/self/status").read_text()
-                resident = int(status.split("VmRSS:")[1].split()[0]) / 1024
-                samples.append((spent, resident, len(os.listdir("/proc/self/fd"))))
+                samples.append((spent, memory_mib("VmRSS"), len(os.listdir("/proc/self/fd"))))
     kept = [sample for sample in samples if sample[0] > GROWTH_S / 3]
     return {
         "minutes": GROWTH_S / 60, "samples": len(kept), "resident_mib": [kept[0][1], kept[-1][1]],
