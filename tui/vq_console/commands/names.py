@@ -24,7 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ask": ("ab", "send one prompt to two arms and show where they part"),
     "reference": ("reference", "record a baseline for the quality check, replay it on another arm"),
     "tasks": ("tasks", "list the task generators, run them on an arm, import lm_eval samples"),
-    "quantize": ("quantize", "make a quantized checkpoint with LLM Compressor"),
+    "quantize": ("quantize", "make a quantized checkpoint with LLM Compressor or ModelOpt"),
     "history": ("history", "list, tag, import and delete runs"),
     "report": ("history", "print or write the report of a run"),
     "diff": ("history", "compare two runs of the same pair"),
