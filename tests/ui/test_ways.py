@@ -26,8 +26,10 @@ from vq_console.ui.screens.base import ConsoleScreen
 from vq_console.ui.screens.logs import LogsScreen
 from vq_console.ui.settings import UiSettings, load_settings, save_settings
 from vq_console.ui.terminal import can_open, terminal_stream
+from vq_console.ui.widgets.dialogs import Choose, Confirm
 from vq_console.ui.widgets.job import JobScreen
 from vq_console.ui.widgets.keybar import ALWAYS, key_line
+from vq_console.ui.widgets.titles import entitle
 
 Make = Callable[..., VqConsole]
 RUN = Path(__file__).parents[1] / "data" / "ui" / "run"
@@ -233,3 +235,19 @@ def test_ascii_of_one_terminal_is_not_saved_for_all(vq_home: Path, monkeypatch: 
     monkeypatch.delenv("VQ_CONSOLE_ASCII")
     monkeypatch.setenv("TERM", "xterm-256color")
     assert load_settings() == UiSettings(theme="nord")
+
+
+async def test_words_from_elsewhere_are_plain_wherever_they_are_shown(console: Make) -> None:
+    evil = "[bold]x[/] [/nothing] \u202efdp.exe \x1b[31mred"
+    app = console(busy())
+    async with app.run_test(size=(112, 30), notifications=True) as pilot:
+        await settle(pilot)
+        app.screen.notify(evil, title=evil)
+        app.push_screen(Choose(evil, [(evil, evil)]))
+        text = await see(pilot, "[bold]x[/] [/nothing] fdp.exe red")
+        assert "\u202e" not in text
+        assert "\x1b" not in text
+        await pilot.press("escape")
+        entitle(app.screen.query_one("#servers"), evil)
+        app.push_screen(Confirm(evil, evil))
+        await see(pilot, "[bold]x[/] [/nothing] fdp.exe red")

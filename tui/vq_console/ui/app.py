@@ -8,15 +8,17 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, cast
 
 from textual import work
 from textual.app import App, SuspendNotSupported, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
 from vq_console.core.errors import ExitCode, MissingError
+from vq_console.core.text import strip_control
 from vq_console.ui.ascii_driver import ascii_driver
 from vq_console.ui.hub import Hub
 from vq_console.ui.notices import notices
@@ -129,6 +131,20 @@ class VqConsole(App[int]):
             # The event loop comes first.
             time.sleep(SWITCH_S)
 
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = False,
+    ) -> None:
+        """Say something for a moment. What is said often holds words from elsewhere: it is never markup."""
+        super().notify(
+            strip_control(message), title=strip_control(title), severity=severity, timeout=timeout, markup=False
+        )
+
     def _notice(self) -> None:
         """Say what changed, whichever screen is shown."""
         snapshot = self.hub.snapshot
@@ -136,7 +152,7 @@ class VqConsole(App[int]):
             return
         old, self._told = self._told, snapshot
         for said in notices(old, snapshot):
-            severity = cast('Literal["information", "warning", "error"]', said.severity)
+            severity = cast("SeverityLevel", said.severity)
             self.notify(said.message, title=said.title, severity=severity, timeout=8, markup=False)
 
     def action_show(self, mode: str) -> None:

@@ -14,6 +14,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from vq_console.core.text import strip_control
+
 
 class Confirm(ModalScreen[bool]):
     """A question with what follows from yes; Escape and `n` say no."""
@@ -26,9 +28,9 @@ class Confirm(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Static(Text(self._question, style="bold"))
+            yield Static(Text(strip_control(self._question), style="bold"))
             with VerticalScroll(classes="dialog-text"):
-                yield Static(Text(self._detail))
+                yield Static(Text(strip_control(self._detail)))
             with Horizontal(classes="buttons"):
                 yield Button("Yes (y)", id="yes", variant="warning", compact=True)
                 yield Button("No (n)", id="no", compact=True)
@@ -63,7 +65,7 @@ class Choose(ModalScreen[str | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Static(Text(self._question, style="bold"))
+            yield Static(Text(strip_control(self._question), style="bold"))
             yield Input(placeholder=self._placeholder, compact=True)
             yield OptionList(markup=False)
 
@@ -76,9 +78,9 @@ class Choose(ModalScreen[str | None]):
         options.clear_options()
         for name, detail in self._options:
             if part.lower() in f"{name} {detail}".lower():
-                text = Text(name, style="bold")
+                text = Text(strip_control(name), style="bold")
                 if detail:
-                    text.append(f"  {detail}", style="not bold dim")
+                    text.append(f"  {strip_control(detail)}", style="not bold dim")
                 options.add_option(Option(text, id=name))
         if options.option_count:
             options.highlighted = 0
@@ -118,7 +120,7 @@ class Ask(ModalScreen[str | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Static(Text(self._question, style="bold"))
+            yield Static(Text(strip_control(self._question), style="bold"))
             yield Input(self._value, placeholder=self._placeholder, compact=True)
 
     @on(Input.Submitted)
