@@ -8,7 +8,9 @@ from __future__ import annotations
 from textual.driver import Driver
 
 _LINES = {
-    "─━┄┅┈┉╌╍╴╶╸╺═▔▁▂": "-",
+    "─━┄┅┈┉╌╍╴╶═▔▁▂": "-",
+    # The ends of the line under the chosen tab: as gaps they show it where colour does not.
+    "╸╺": " ",
     "│┃┆┇┊┋╎╏║▏▎▍▌▐▕▊": "|",
     "┌┐└┘├┤┬┴┼╭╮╯╰┏┓┗┛┣┫┳┻╋╔╗╚╝╠╣╦╩╬╒╕╘╛": "+",
     "█▉▇▆▅▄▃▀▓▒": "#",
