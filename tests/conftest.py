@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
-PURE = frozenset(
+BESIDE = frozenset(
     {
-        *("checks_quality", "compare", "demo", "engines", "hardware", "logs", "metrics"),
-        *("preflight", "profiles", "statistics"),
+        *("checks_quality", "compare", "demo", "engines", "engines_install", "hardware", "logs", "metrics"),
+        *("preflight", "profiles", "quantize", "statistics", "ui"),
         *(f"checks_latency/test_{name}.py" for name in ("measures", "schedule", "simulation", "stream")),
-        *(f"quantize/test_{name}.py" for name in ("here", "judge", "recipe")),
     }
 )
-"""Folders and files whose tests keep no server and measure no time, unless a marker says so."""
+"""Folders and files whose tests measure no time and keep no server, unless a marker says so."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,10 +25,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     root = Path(__file__).parent
     for item in items:
         place = item.path.relative_to(root)
-        if {place.parts[0], str(place)} & PURE and not any(
+        if {place.parts[0], str(place)} & BESIDE and not any(
             item.get_closest_marker(name) for name in ("engine", "soak", "alone")
         ):
-            item.add_marker("pure")
+            item.add_marker("beside")
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def test_from_profile_to_verdict(home: Path, tmp_path: Path) -> None:
     assert "SIMULATED" in vq("logs", "fp8").stdout
 
     value = vq_json(
-        "ab", "server:fp8", str(int4), "--engine", "simulator", "--latency-minutes", "0.6", "--quality-minutes", "0.4",
+        "ab", "server:fp8", str(int4), "--engine", "simulator", "--latency-minutes", "0.4", "--quality-minutes", "0.4",
         timeout=240,
     )  # fmt: skip
     assert value["simulated"] is True

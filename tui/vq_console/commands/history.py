@@ -132,11 +132,10 @@ def run_diff(args: argparse.Namespace) -> ExitCode:
     from vq_console.compare.history import find_run, summary_of
     from vq_console.compare.regression import compare_runs
     from vq_console.compare.report import number
-    from vq_console.core.errors import UsageError
 
     before, after = find_run(args.before), find_run(args.after)
     if before.folder.resolve() == after.folder.resolve():
-        raise UsageError(f"both are the run {before.name}", "name two runs; `vq-console history` lists them")
+        say(f"note: both are the run {before.name}; `vq-console history` lists the others")
     if before.arms != after.arms:
         say(f"note: not the same pair ({before.arms} and {after.arms})")
     changes = compare_runs(summary_of(before), summary_of(after))
