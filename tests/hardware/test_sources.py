@@ -12,7 +12,7 @@ import pytest
 
 from vq_console.hardware.model import Host
 from vq_console.hardware.nvml import NvmlSource
-from vq_console.hardware.probe import ProcessNamer, machine_from, open_source
+from vq_console.hardware.probe import MachineWatch, ProcessNamer, machine_from, open_source
 from vq_console.hardware.raw import LOST, NoGpuSourceError, UnreadableError
 from vq_console.hardware.smi import SmiSource
 
@@ -249,3 +249,38 @@ def test_a_recording_replays_as_the_machine_it_was_made_on(nvml: pytest.MonkeyPa
     host = Host("box")
     again = RecordedSource(json.loads(json.dumps(record(NvmlSource()))))
     assert machine_from(again, host, {}) == machine_from(NvmlSource(), host, {})
+
+
+def test_a_watch_opens_the_driver_once_and_reads_what_changes(nvml: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+    nvml.setattr(pynvml, "nvmlInit", lambda: opened.append(1))
+    watch = MachineWatch()
+    first = watch.read()
+    nvml.setattr(pynvml, "nvmlDeviceGetTemperature", lambda _handle, _sensor: 77)
+    second = watch.read()
+    assert [gpu.temperature_c for gpu in (*first.gpus, *second.gpus)] == [31, 77]
+    assert second.driver == "580.95.05"
+    assert opened == [1]
+    assert second.host.cpu_model == first.host.cpu_model
+    assert second.host.cpu_pct is not None
+    watch.close()
+
+
+def test_a_watch_without_a_driver_looks_again_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+
+    def fail() -> None:
+        tried.append(1)
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", fail)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    now = 1000.0
+    monkeypatch.setattr("vq_console.hardware.probe.time.monotonic", lambda: now)
+    watch = MachineWatch()
+    assert [watch.read().gpus for _ in range(3)] == [(), (), ()]
+    assert len(tried) == 1
+    assert "no NVIDIA driver library" in str(watch.read().gpu_reason)
+    now += 31
+    watch.read()
+    assert len(tried) == 2
