@@ -76,7 +76,9 @@ async def take(scene: Scene, size: tuple[int, int], theme: str) -> Path:
     async with app.run_test(size=size, notifications=False) as pilot:
         for _ in range(100):
             await pilot.pause(0.2)
-            looked = len(app.hub.snapshot.servers) == 3 and app.hub.snapshot.host is not None
+            servers = app.hub.snapshot.servers
+            calm = all(server.record.state.value in {"ready", "failed"} for server in servers)
+            looked = len(servers) == 3 and calm and app.hub.snapshot.host is not None
             if looked or ((scene.empty or scene.machine) and app.hub.snapshot.host is not None):
                 break
         await pilot.pause(1.0)

@@ -139,15 +139,12 @@ def kld_bands(kld: Mapping[str, Any], width: int, *, ascii_only: bool = False) -
         return ["no KL divergence yet"]
     low, high = KLD_BANDS[0][0], KLD_BANDS[-1][1]
     rule, names = [" "] * width, [" "] * (width + 20)
-    taken = 0
     for start, end, name in KLD_BANDS:
         left, right = log_position(start, low, high, width), log_position(end, low, high, width)
         rule[left] = "|" if ascii_only else "╎"
-        # A band that is narrower than its name lets it begin earlier, as far as the name before leaves room.
-        at = max(min(left + 1, right - len(name) - 1), taken)
-        short = name if at + len(name) < right else name[: max(right - at - 2, 1)] + "…"
-        names[at : at + len(short)] = short
-        taken = at + len(short) + 1
+        # A name never leaves its band: an interval beside it would be read as lying in it.
+        short = name if right - left > len(name) else name[: max(right - left - 2, 1)] + "…"
+        names[left + 1 : left + 1 + len(short)] = short
     ci = kld.get("ci") or (kld["value"], kld["value"])
     ends = f"{low:g}".ljust(width - 4) + f"{high:g}".rjust(4)
     line = interval_line(max(kld["value"], low), [max(x, low) for x in ci], low, high, width, ascii_only=ascii_only)
