@@ -149,7 +149,7 @@ def a_run(tab: str, *texts: str) -> Steps:
 async def a_root_line(pilot: Pilot[int]) -> None:
     await settle(pilot)
     await pilot.press("w", "enter")
-    await see(pilot, "Context does not fit the KV cache", "paused (f follows)", "E error  w warning")
+    await see(pilot, "Context does not fit the KV cache", "paused (f follows)", "┄E")
     await settle(pilot)
 
 
