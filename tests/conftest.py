@@ -13,11 +13,12 @@ import pytest
 BESIDE = frozenset(
     {
         *("checks_quality", "compare", "demo", "engines", "engines_install", "hardware", "logs", "metrics"),
-        *("preflight", "profiles", "quantize", "statistics", "ui"),
+        *("preflight", "profiles", "quantize", "simulator", "statistics", "ui"),
+        *(f"e2e/test_{name}.py" for name in ("simulated", "terminal")),
         *(f"checks_latency/test_{name}.py" for name in ("measures", "schedule", "simulation", "stream")),
     }
 )
-"""Folders and files whose tests measure no time and keep no server, unless a marker says so."""
+"""Folders and files whose tests measure no time, unless a marker says so."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -26,7 +26,7 @@ def test_two_real_servers_to_a_verdict(clean_home: Path, prepared: Prepared) -> 
         save_demo_profile(arm, prepared.models[arm.scheme])
     a, b = (f"profile:{arm.name}" for arm in (pair.a, pair.b))
     value: dict[str, Any] = vq_json(
-        "ab", a, b, "--engine", prepared.engine, "--latency-minutes", "1.3", "--quality-minutes", "0.9", timeout=840
+        "ab", a, b, "--engine", prepared.engine, "--latency-minutes", "1", "--quality-minutes", "0.8", timeout=840
     )  # fmt: skip
     assert value["simulated"] is False
     assert "SIMULATED" not in Path(value["report"]).read_text()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from e2e.vq import vq, vq_json
-from vq_console.demo.pair import CPU_ARGS, CPU_ENV
+from e2e.vq import cpu_args, vq, vq_json
+from vq_console.demo.pair import CPU_ENV
 from vq_console.profiles.model import Profile
 from vq_console.profiles.store import load_profile, save_profile
 
@@ -53,7 +53,7 @@ CHEAP = ("flag",)
 
 def _fails_and_is_mended(prepared: Prepared, name: str) -> None:
     staged = STAGED[name]
-    args = {**CPU_ARGS, **staged.args}
+    args = {**cpu_args(), **staged.args}
     env = {key: value for key, value in CPU_ENV.items() if key != staged.without}
     save_profile(Profile(name, prepared.models[staged.scheme], args=args, env=env))
     vq("serve", name, "--engine", prepared.engine, "--force", "--wait", code=1, timeout=300)
@@ -95,9 +95,10 @@ def _listener() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
+@pytest.mark.soak
 def test_a_taken_port_is_mended(clean_home: Path, prepared: Prepared) -> None:
     with _listener() as port:
-        args = {**CPU_ARGS, "port": port}
+        args = {**cpu_args(), "port": port}
         save_profile(Profile("port", prepared.models["bf16"], args=args, env=dict(CPU_ENV)))
         said = vq("serve", "port", "--engine", prepared.engine, "--force", "--wait", code=1)
         assert f"port {port} is taken" in said.stderr

@@ -59,3 +59,11 @@ def processes_of(home: Path) -> list[str]:
         if state != "Z" and f"VQ_CONSOLE_HOME={home}".encode() in environment.split(b"\0"):
             found.append(command)
     return found
+
+
+def cpu_args() -> dict[str, Any]:
+    """The demo's arguments for a 16-bit model on this CPU, in the number format that it is fast at."""
+    from vq_console.demo.pair import demo_pairs
+    from vq_console.hardware.probe import read_machine
+
+    return dict(demo_pairs("cpu", None, read_machine(processes=False).host.cpu_isa)[-1].a.args)

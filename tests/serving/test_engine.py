@@ -46,6 +46,7 @@ def real(bench, engine_python: str, starter_model: str) -> Iterator[RealBench]:
     assert not left, f"segments stayed: {left}"
 
 
+@pytest.mark.soak
 def test_ready_then_stopped(bench, real: RealBench) -> None:
     real.start()
     record = wait_ready("tiny", timeout_s=400)
