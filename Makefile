@@ -11,12 +11,13 @@ RUN := $(VENV)/bin/vq-console
 # Engines, tools and models are large: they are made once, outside the checkout, keyed by their pins.
 PREPARED := .make/prepared.json
 
-.PHONY: help demo test check soak engine screenshots bench clean
+.PHONY: help demo test check lowest soak engine screenshots bench clean
 
 help:
 	@echo 'make demo         two real vLLM servers of one model, compared: makes what it needs, ends with a verdict'
 	@echo 'make test         all tests, those on the real CPU engine included'
 	@echo 'make check        ruff, mypy --strict, import-linter'
+	@echo 'make lowest       tests with the oldest versions of the libraries that are admitted'
 	@echo 'make soak         repeats and simulations that take longer; resumable; results in tests/soak/'
 	@echo 'make bench        the budgets of README.md as measurements; wants a quiet machine'
 	@echo 'make screenshots  screenshots/ from the real program'
@@ -54,6 +55,12 @@ test: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal -m beside $(PYTEST_ARGS) || [ $$? -eq 5 ] || { wait; exit 1; }; \
 	wait $$engine
 	@$(VENV)/bin/python -m pytest -m 'not soak and not beside' $(PYTEST_ARGS)
+
+# The tests that need no engine, with the oldest versions that pyproject.toml admits.
+lowest:
+	@test -x .make/lowest/bin/uv || { $(PYTHON) -m venv .make/lowest && .make/lowest/bin/python -m pip install --quiet uv; }
+	@.make/lowest/bin/uv pip install --quiet --python .make/lowest/bin/python --resolution lowest-direct -e '.[dev]'
+	@.make/lowest/bin/python -m pytest -n 2 --dist worksteal -m beside $(PYTEST_ARGS)
 
 soak: $(VENV)/.dev engine
 	@VQ_TEST_PREPARED=$(abspath $(PREPARED)) $(VENV)/bin/python tests/soak/run.py $(SOAK_ARGS)
