@@ -19,7 +19,6 @@ from vq_console.checks.schedule import Turn
 from vq_console.checks.validity import Flag
 from vq_console.checks.worth import (
     Figure,
-    bandwidth_gb_s,
     cost_per_million,
     decode_floor,
     energy,
@@ -90,8 +89,6 @@ def test_the_floor_of_the_recorded_h200() -> None:
     assert floor.step_s == pytest.approx(0.00346, rel=0.02)
     assert floor.share(0.00458) == pytest.approx(0.75, abs=0.02)
     assert decode_floor(weight_gib=None, kv_bytes_per_token=1, context_tokens=1, batch=1, bandwidth=1) is None
-    assert bandwidth_gb_s(6144, 3201) == pytest.approx(4917, rel=0.01)
-    assert bandwidth_gb_s(None, 3201) is None
 
 
 def test_goodput_and_shares_come_from_records() -> None:

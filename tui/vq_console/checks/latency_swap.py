@@ -58,7 +58,7 @@ def combined(first: LatencyResult, second: LatencyResult, settings: LatencySetti
         plan=first.plan,
         settings=settings,
         ends=ends,
-        flags=(*notes, *_ended(first, second, ends, settings), *few, *_devices(first, later)),
+        flags=(*notes, *_ended(ends, settings), *few, *_devices(first, later)),
         design=DESIGN,
         seconds=first.seconds + second.seconds,
         extra={**first.extra, "swapped": True},
@@ -95,9 +95,7 @@ def _mean(values: Sequence[float]) -> float:
     return math.exp(sum(math.log(value) for value in values) / len(values))
 
 
-def _ended(
-    first: LatencyResult, second: LatencyResult, ends: dict[int, str], settings: LatencySettings
-) -> tuple[Flag, ...]:
+def _ended(ends: dict[int, str], settings: LatencySettings) -> tuple[Flag, ...]:
     kept = run_flags((), ends, settings)
     return tuple(flag for flag in kept if flag.flag in {"budget-ended", "cancelled"})
 

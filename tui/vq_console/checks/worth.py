@@ -129,13 +129,6 @@ def knee(levels: Mapping[int, tuple[float, float]]) -> int | None:
     return max(levels, key=lambda concurrency: levels[concurrency][0] / levels[concurrency][1])
 
 
-def bandwidth_gb_s(bus_bits: int | None, memory_clock_mhz: int | None) -> float | None:
-    """Peak memory bandwidth in GB/s from what NVML reports: two transfers a clock."""
-    if not bus_bits or not memory_clock_mhz:
-        return None
-    return bus_bits / 8 * memory_clock_mhz * 2 / 1000
-
-
 @dataclass(frozen=True, slots=True)
 class Floor:
     """The shortest possible decode step: every weight byte and the batch's KV bytes read once at full bandwidth."""
