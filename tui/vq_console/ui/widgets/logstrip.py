@@ -33,9 +33,15 @@ class LogStrip(Widget):
         self._cells: list[int | None] = []
         self._drawn = Text()
         self._seen: tuple[object, ...] = ()
+        self._last: tuple[LogBuffer | None, int | None] = (None, None)
+
+    def on_resize(self) -> None:
+        """What was to be shown before there was any width, or with another one, is drawn now."""
+        self.show(*self._last)
 
     def show(self, buffer: LogBuffer | None, position: int | None) -> None:
         """Take over marks and cursor; draws only when one of them moved."""
+        self._last = (buffer, position)
         width = max(self.content_size.width - len(legend(self.content_size.width)), 0)
         if buffer is None or not buffer.entries or not width:
             return
