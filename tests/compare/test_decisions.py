@@ -6,11 +6,11 @@ import pytest
 
 from compare.summaries import endpoint, summary
 from vq_console.compare.arms import parse_arm
+from vq_console.compare.comparison import AbSettings, share_time
 from vq_console.compare.differences import ArmSettings, confounders, find_differences
 from vq_console.compare.gates import failed_gates, parse_gates
 from vq_console.compare.placement import ArmDemand, GpuRoom, plan_placement
 from vq_console.compare.regression import compare_runs
-from vq_console.compare.run import AbSettings, share_time
 from vq_console.core.errors import UsageError
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from e2e.vq import write_profile
 from vq_console.compare import run
+from vq_console.compare.comparison import AbSettings
 from vq_console.compare.placement import Placement
 from vq_console.serving.registry import list_servers
 
@@ -23,7 +24,7 @@ def test_both_halves_are_measured_and_joined(vq_home: Path, tmp_path: Path, monk
     places = Placement("swapped-gpus", "as on two GPUs", {"A": (), "B": ()})
     monkeypatch.setattr(run, "place_arms", lambda *arms: places)
     said: list[str] = []
-    settings = run.AbSettings(engine="simulator", quality=False, latency_budget_s=90, declared=("script",))
+    settings = AbSettings(engine="simulator", quality=False, latency_budget_s=90, declared=("script",))
     outcome = run.run_ab(str(slower), str(faster), settings, said.append)
     latency = outcome.summary["latency"]
     assert latency["design"] == outcome.summary["design"]["name"] == "swapped-gpus"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from vq_console.core.errors import MissingError, UsageError
-from vq_console.serving import attach
+from vq_console.serving import attach, containers
 from vq_console.serving.control import stop_server
 from vq_console.serving.launch import free_port
 from vq_console.serving.model import ServerState
@@ -81,29 +82,74 @@ def test_by_container(
     tool = tmp_path / "bin" / "docker"
     tool.parent.mkdir()
     log = tmp_path / "own.log"
+    running = {"State": {"Running": True}, "Args": ["serve", "m"], "HostConfig": {"NetworkMode": "bridge"}}
+    ports = {"9000/tcp": [{"HostIp": "", "HostPort": "1"}], "8000/tcp": [{"HostIp": "0.0.0.0", "HostPort": str(port)}]}
+    for name, value in {
+        "box": {**running, "NetworkSettings": {"Ports": ports}},
+        "shut": {**running, "NetworkSettings": {"Ports": {"8000/tcp": None}}},
+        "over": {"State": {"Running": False, "Status": "exited", "ExitCode": 1}},
+    }.items():
+        (tool.parent / name).write_text(json.dumps([value]))
     tool.write_text(
         "#!/bin/sh\n"
-        f'case "$1 $2" in "port box") echo "8000/tcp -> 0.0.0.0:{port}";; "port shut") ;;\n'
-        f'"logs --tail") cat "{log}";; "logs --follow") echo "a new line";;\n'
-        '*) echo "No such container: $2"; exit 1;; esac\n'
+        f'case "$1 $2" in "inspect --type") [ -f "{tool.parent}/$4" ] && cat "{tool.parent}/$4" && exit;\n'
+        'echo "No such container: $4"; exit 1;;\n'
+        f'"logs --tail") cat "{log}";; "logs --follow") echo "a new line";; *) exit 2;; esac\n'
     )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
     record = attach.attach_container("box")
     assert (record.name, record.port) == ("box", port)
     assert server_json(record)["facts"]["ready"] is True
-    assert attach.container_of(record) == "box"
+    assert containers.container_of(record) == "box"
     with open(log, "a") as more:
         more.write("one more line\n")
-    monkeypatch.setattr(attach, "CONTAINER_LOG_EVERY_S", 0.0)
-    attach.refresh_log(record)
+    monkeypatch.setattr(containers, "FETCH_EVERY_S", 0.0)
+    containers.refresh_log(record)
     assert Path(record.log).read_text().endswith("one more line\n")
     print_log(record, head=None, tail=1, follow=True)
     assert capsys.readouterr().out.splitlines() == ["one more line", "a new line"]
     with pytest.raises(MissingError, match="publishes no port"):
         attach.attach_container("shut")
+    with pytest.raises(MissingError, match=r"'over' does not run \(exited, exit code 1\)"):
+        attach.attach_container("over")
     with pytest.raises(MissingError, match="No such container"):
         attach.attach_container("none")
+
+
+def test_a_long_log_of_a_container_keeps_its_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "bin" / "docker"
+    tool.parent.mkdir()
+    tool.write_text('#!/bin/sh\n[ "$2" = --tail ] && exec seq 91 100 || exec seq 1 100\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(containers, "LAST_LINES", 10)
+    monkeypatch.setattr(containers, "FIRST_LINES", 3)
+    lines = containers.fetch_log(tmp_path, "box").read_text().splitlines()
+    assert lines == ["1", "2", "3", "[vq-console] lines in between are left out", *map(str, range(91, 101))]
+
+
+@pytest.mark.parametrize(
+    ("inspected", "expected"),
+    [
+        ({"HostConfig": {"NetworkMode": "host"}}, ("127.0.0.1:8000",)),
+        ({"HostConfig": {"NetworkMode": "host"}, "Args": ["serve", "m", "--port", "8100"]}, ("127.0.0.1:8100",)),
+        ({"HostConfig": {"NetworkMode": "host"}, "Config": {"Cmd": ["--port=8200"]}}, ("127.0.0.1:8200",)),
+        ({"NetworkSettings": {"Ports": {"8000/tcp": [{"HostIp": "10.0.0.2", "HostPort": "81"}]}}}, ("10.0.0.2:81",)),
+        (
+            {
+                "NetworkSettings": {
+                    "Ports": {"22/tcp": [{"HostPort": "22"}], "8000/tcp": [{"HostIp": "::", "HostPort": "81"}]}
+                }
+            },
+            ("127.0.0.1:81", "127.0.0.1:22"),
+        ),
+        ({"NetworkSettings": {"Ports": {"8000/tcp": None, "53/udp": [{"HostPort": "53"}]}}}, ()),
+        ({}, ()),
+    ],
+)
+def test_where_a_container_serves(inspected: dict[str, object], expected: tuple[str, ...]) -> None:
+    assert containers.addresses(inspected) == expected
 
 
 def test_what_cannot_be_attached(bench, monkeypatch: pytest.MonkeyPatch) -> None:

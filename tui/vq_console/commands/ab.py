@@ -61,8 +61,9 @@ def run_ab_command(args: argparse.Namespace) -> ExitCode:
     """Run the comparison here; 0 for any finished verdict unless a gate was asked for."""
     from pathlib import Path
 
+    from vq_console.compare.comparison import AbSettings
     from vq_console.compare.gates import failed_gates, parse_gates
-    from vq_console.compare.run import AbSettings, run_ab
+    from vq_console.compare.run import run_ab
     from vq_console.core.errors import UsageError
 
     gates = parse_gates(args.fail_on)

@@ -121,7 +121,7 @@ def print_log(record: ServerRecord, *, head: int | None, tail: int | None, follo
     import os
 
     from vq_console.logs.follow import LogFollower
-    from vq_console.serving.attach import container_of, follow_container, refresh_log
+    from vq_console.serving.containers import container_of, follow_log, refresh_log
 
     refresh_log(record)
     path = _path(record)
@@ -131,7 +131,7 @@ def print_log(record: ServerRecord, *, head: int | None, tail: int | None, follo
             print(line, flush=follow)
     container = container_of(record) if follow else None
     if container is not None:
-        for line in follow_container(container):
+        for line in follow_log(container):
             print(safe(line), flush=True)
         return
     follower = LogFollower(path, size)

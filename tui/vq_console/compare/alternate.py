@@ -5,45 +5,31 @@ Latency takes the A-B-A design with its drift term; quality records A in the fir
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
-from vq_console.compare.open import Arm, open_arm
-from vq_console.compare.placement import Placement
-from vq_console.compare.progress import RunProgress
+from vq_console.compare.comparison import Comparison
+from vq_console.compare.parts import endpoint_of, latency_settings, open_arms
 from vq_console.core.errors import UsageError
 
 
-def compare_alternating(
-    a: Arm,
-    b: Arm,
-    third: Arm | None,
-    placement: Placement,
-    settings: Any,
-    seed: int,
-    name: str,
-    folder: Path,
-    progress: RunProgress,
-) -> dict[str, Any]:
-    """Run the three phases and put the answer together (`settings` is the comparison's AbSettings).
+def compare_alternating(comparison: Comparison) -> None:
+    """Run the three phases.
 
     Raises UsageError when a third arm was asked for: three restarts of three servers is not a quick check.
     """
     from vq_console.checks.latency_alternate import AlternatingLatency
     from vq_console.checks.quality import QualitySettings, record_baseline, replay_baseline
-    from vq_console.compare.run import endpoint_of, keep_arm, latency_settings, summarize
 
-    if third is not None:
+    if comparison.third is not None:
         raise UsageError(
             "a baseline arm does not fit beside arms that run one at a time",
             "record it once with `vq-console reference record`, then say --baseline ref:NAME",
         )
-    timing = AlternatingLatency(latency_settings(settings, seed), folder / "latency", progress)
-    judged = QualitySettings.of(settings.mode, seed=seed, budget_s=settings.quality_budget_s)
-    quality: Mapping[str, Any] | None = None
-    validity: list[Mapping[str, Any]] = []
+    a, b, settings, progress = comparison.a, comparison.b, comparison.settings, comparison.progress
+    folder = comparison.folder
+    timing = AlternatingLatency(latency_settings(settings, comparison.seed), folder / "latency", progress)
+    judged = QualitySettings.of(settings.mode, seed=comparison.seed, budget_s=settings.quality_budget_s)
     recording: Any = None
     for phase, arm in enumerate((a, b, a) if settings.latency else (a, b)):
         if progress.cancelled():
@@ -51,8 +37,7 @@ def compare_alternating(
         with ExitStack() as stack:
             if phase == 2:
                 arm.server = None
-            open_arm(arm, placement, progress, stack, api_key_env=settings.api_key_env)
-            keep_arm(arm, folder)
+            open_arms(comparison, (arm,), stack)
             endpoint = endpoint_of(arm)
             if settings.latency:
                 timing.measure(arm.side, endpoint)
@@ -60,11 +45,9 @@ def compare_alternating(
                 recording = record_baseline(endpoint, judged, progress, prompts=settings.prompts, facts=arm.facts)
             if settings.quality and phase == 1 and recording is not None and not progress.cancelled():
                 result = replay_baseline(recording, endpoint, judged, folder / "quality", progress, facts=arm.facts)
-                quality = result.to_json()
-                validity += result.validity
-    latency: Mapping[str, Any] | None = None
+                comparison.quality = result.to_json()
+                comparison.validity += result.validity
     if settings.latency:
         timed = timing.result()
-        latency = timed.to_json()
-        validity += timed.validity
-    return summarize(a, b, placement, settings, seed, name, latency, quality, validity, progress.cancelled())
+        comparison.latency = timed.to_json()
+        comparison.validity += timed.validity

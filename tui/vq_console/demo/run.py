@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vq_console.compare.run import AbOutcome, AbSettings, run_ab
+from vq_console.compare.comparison import AbSettings
+from vq_console.compare.run import AbOutcome, run_ab
 from vq_console.core.errors import EngineError, LaunchError
 from vq_console.demo.prepare import Prepared, prepare, save_demo_profile
 

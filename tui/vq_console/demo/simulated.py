@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from vq_console.compare.run import AbOutcome, AbSettings, run_ab
+from vq_console.compare.comparison import AbSettings
+from vq_console.compare.run import AbOutcome, run_ab
 from vq_console.core.places import HOME_VARIABLE, cache_dir
 from vq_console.profiles.model import Profile
 

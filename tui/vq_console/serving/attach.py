@@ -7,10 +7,8 @@ they still answer. A key is only ever named by its environment variable.
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,17 +16,16 @@ from urllib.parse import urlsplit
 
 from vq_console.core import http
 from vq_console.core.errors import MissingError, UsageError
-from vq_console.core.files import read_json, write_atomic, write_json
+from vq_console.core.files import write_json
 from vq_console.core.places import host_id
 from vq_console.core.text import strip_control
+from vq_console.serving import containers
 from vq_console.serving.keeping import procfs
 from vq_console.serving.launch import NAME, claimed_folder
 from vq_console.serving.model import Identity, ServerRecord, ServerState
 
 LOOK_EVERY_S = 5.0
 LOOK_TIMEOUT_S = 1.5
-DOCKER_LOG_LINES = "20000"
-CONTAINER_LOG_EVERY_S = 15.0
 _looks: dict[str, tuple[float, ServerState, str]] = {}
 
 
@@ -81,91 +78,23 @@ def attach_pid(pid: int, *, name: str | None = None, api_key_env: str | None = N
 
 
 def attach_container(container: str, *, name: str | None = None, api_key_env: str | None = None) -> ServerRecord:
-    """Attach the server in a Docker container by its published port; `docker logs` is its log.
+    """Attach the server in a Docker or Podman container, by its published port or on the host's network.
 
-    Raises MissingError when docker, the container or a published port is missing.
+    The container's log is its log. Raises MissingError when the container does not run, publishes no port or no
+    server answers there.
     """
-    lines = _docker("port", container).split()
-    ports = [word.rpartition(":")[2] for word in lines if ":" in word]
-    if not ports:
+    places = containers.addresses(containers.inspect(container))
+    if not places:
         raise MissingError(f"container {container!r} publishes no port", "attach it by its URL")
-    return _attach(
-        f"http://127.0.0.1:{ports[0]}",
-        name=name or container,
-        api_key_env=api_key_env,
-        extra={"container": container},
-    )
-
-
-def refresh_container_log(record_folder: Path, container: str) -> Path:
-    """Fetch the container's log into the record's folder. Raises MissingError when docker does not give it."""
-    path = record_folder / "server.log"
-    text = _docker("logs", "--tail", DOCKER_LOG_LINES, container)
-    write_atomic(path, text, mode=0o600)
-    return path
-
-
-def container_of(record: ServerRecord) -> str | None:
-    """The container of an attached server, or None."""
-    if not record.attached or not record.folder:
-        return None
-    try:
-        found = read_json(Path(record.folder) / "server.json").get("container")
-    except (OSError, ValueError):
-        return None
-    return str(found) if found else None
-
-
-def refresh_log(record: ServerRecord) -> None:
-    """Fetch a container's log again when the copy is old; trouble leaves the copy as it is."""
-    container = container_of(record)
-    if container is None or not record.folder or not record.log:
-        return
-    try:
-        if time.time() - os.stat(record.log).st_mtime < CONTAINER_LOG_EVERY_S:
-            return
-    except OSError:
-        pass
-    try:
-        refresh_container_log(Path(record.folder), container)
-    except (MissingError, OSError):
-        return
-
-
-def follow_container(container: str) -> Iterator[str]:
-    """Lines of a container's log as they come, from now on. Raises MissingError without docker."""
-    tool = _tool()
-    process = subprocess.Popen(
-        [tool, "logs", "--follow", "--tail", "0", container], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            yield line.decode("utf-8", "replace").rstrip("\n")
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _tool() -> str:
-    tool = shutil.which("docker") or shutil.which("podman")
-    if tool is None:
-        raise MissingError("neither docker nor podman was found", "attach the server by its URL instead")
-    return tool
-
-
-def _docker(*arguments: str) -> str:
-    tool = _tool()
-    try:
-        done = subprocess.run(
-            [tool, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise MissingError(f"{tool} {arguments[0]}: {error}", "is its service running?") from error
-    text = done.stdout.decode("utf-8", "replace")
-    if done.returncode:
-        raise MissingError(f"{tool} {arguments[0]}: {strip_control(text.strip())}", "`docker ps` shows the containers")
-    return text
+    problems = []
+    for place in places:
+        try:
+            return _attach(
+                f"http://{place}", name=name or container, api_key_env=api_key_env, extra={"container": container}
+            )
+        except MissingError as error:
+            problems.append(error)
+    raise problems[0]
 
 
 def _base(url: str) -> str:
@@ -211,7 +140,7 @@ def _attach(
     with claimed_folder(name, wanted) as (folder, _lock):
         write_json(folder / "server.json", {**given, "name": folder.name}, mode=0o600)
         if given.get("container"):
-            refresh_container_log(folder, str(given["container"]))
+            containers.fetch_log(folder, str(given["container"]))
     return attached_record(folder, {**given, "name": folder.name})
 
 

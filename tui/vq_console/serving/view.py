@@ -58,7 +58,7 @@ def read_log(record: ServerRecord) -> LogView | None:
     if not record.log:
         return None
     if record.attached:
-        from vq_console.serving.attach import refresh_log
+        from vq_console.serving.containers import refresh_log
 
         refresh_log(record)
     try:
