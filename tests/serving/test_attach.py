@@ -152,6 +152,21 @@ def test_where_a_container_serves(inspected: dict[str, object], expected: tuple[
     assert containers.addresses(inspected) == expected
 
 
+@pytest.mark.parametrize(
+    ("cgroups", "expected"),
+    [
+        (f"9:name=systemd:/docker/{'ab' * 32}\n8:pids:/docker/{'ab' * 32}\n", "abababababab"),
+        (f"0::/system.slice/docker-{'cd' * 32}.scope\n", "cdcdcdcdcdcd"),
+        (f"0::/machine.slice/libpod-{'01' * 32}.scope/container\n", "010101010101"),
+        (f"0::/kubepods.slice/cri-containerd-{'ef' * 32}.scope\n", None),
+        ("0::/user.slice/user-1000.slice/session-2.scope\n", None),
+        ("", None),
+    ],
+)
+def test_which_container_a_process_is_in(cgroups: str, expected: str | None) -> None:
+    assert containers.container_id(cgroups) == expected
+
+
 def test_what_cannot_be_attached(bench, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingError, match="no OpenAI-compatible server answers"):
         attach.attach_url(f"http://127.0.0.1:{free_port()}")

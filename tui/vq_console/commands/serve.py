@@ -179,17 +179,33 @@ def _discover(args: argparse.Namespace) -> ExitCode:
     found = discover(known)
     if args.json:
         rows = [
-            {"pid": f.pid, "port": f.port, "url": f.url, "user": f.user, "age_s": f.age_s, "command": redact(f.command)}
+            {
+                "pid": f.pid,
+                "port": f.port,
+                "url": f.url,
+                "container": f.container,
+                "user": f.user,
+                "age_s": f.age_s,
+                "command": redact(f.command),
+            }
             for f in found
         ]
         emit("vq-console/attach/1", {**_servers([]), "found": rows})
     elif found:
         rows_text = [
-            [str(f.pid), str(f.port or "–"), f.user or "–", seconds_text(f.age_s), redact(f.command)[:70]]
+            [
+                str(f.pid),
+                str(f.port or "–"),
+                f.container or "–",
+                f.user or "–",
+                seconds_text(f.age_s),
+                redact(f.command)[:60],
+            ]
             for f in found
         ]
-        print(table(rows_text, ["pid", "port", "user", "age", "command"]))
-        say("attach one with: vq-console attach --pid PID")
+        print(table(rows_text, ["pid", "port", "container", "user", "age", "command"]))
+        inside = any(f.container for f in found)
+        say("attach one with: vq-console attach --pid PID" + (" or --container ID" if inside else ""))
     else:
         say("no other vLLM server runs on this machine; attach a remote one with: vq-console attach URL")
     return ExitCode.DONE

@@ -38,6 +38,8 @@ class Found:
     command: str
     user: str | None
     age_s: float | None
+    container: str | None = None
+    """Short id of the container that it runs in."""
 
     @property
     def url(self) -> str | None:
@@ -61,6 +63,9 @@ def attach_pid(pid: int, *, name: str | None = None, api_key_env: str | None = N
     if proc is None or proc.gone:
         raise MissingError(f"there is no process {pid}", "`vq-console attach` lists the servers of this machine")
     port = _port_of(pid)
+    inside = containers.container_of_process(pid)
+    if port is None and inside is not None:
+        raise MissingError(f"process {pid} runs in container {inside}", f"attach that: --container {inside}")
     if port is None:
         raise MissingError(
             f"process {pid} ({strip_control(proc.comm)}) listens on no port that this user may see",
@@ -206,6 +211,7 @@ def discover(known_pids: frozenset[int] = frozenset()) -> tuple[Found, ...]:
                 command=strip_control(" ".join(words))[:300],
                 user=user_of(proc.pid),
                 age_s=procfs.age_s(proc.start_ticks),
+                container=containers.container_of_process(proc.pid),
             )
         )
     return tuple(sorted(found, key=lambda item: item.pid))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -101,6 +102,21 @@ def container_of(record: ServerRecord) -> str | None:
     except (OSError, ValueError):
         return None
     return str(found) if found else None
+
+
+def container_of_process(pid: int) -> str | None:
+    """Short id of the Docker or Podman container that a process runs in, by its control group (cgroup v1 and v2)."""
+    try:
+        with open(f"/proc/{pid}/cgroup", encoding="ascii", errors="replace") as file:
+            return container_id(file.read())
+    except OSError:
+        return None
+
+
+def container_id(cgroups: str) -> str | None:
+    """The first 12 digits of the container's id in the text of /proc/PID/cgroup. Pure."""
+    found = re.search(r"(?:docker|libpod|containers)\S*?[/-]([0-9a-f]{64})", cgroups)
+    return found[1][:12] if found else None
 
 
 def refresh_log(record: ServerRecord) -> None:

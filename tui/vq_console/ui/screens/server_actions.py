@@ -141,20 +141,25 @@ class ServerActions(ConsoleScreen):
 
     @work(exit_on_error=False)
     async def action_attach(self) -> None:
-        """Watch a server that was started elsewhere: one found on this machine, or any URL."""
-        from vq_console.serving.attach import attach_pid, attach_url, discover
+        """Watch a server that was started elsewhere: one found on this machine, a container, or any URL."""
+        from vq_console.serving.attach import attach_container, attach_pid, attach_url, discover
 
         known = frozenset(s.record.identity.pid for s in self.snapshot.servers if s.record.identity)
         found = await asyncio.to_thread(discover, known)
-        options = [(f"pid {item.pid}", f"port {item.port or '–'}  {item.command[:60]}") for item in found]
-        chosen = await self.app.push_screen_wait(
-            Choose("Attach which server?", options, free=True, placeholder="http://host:8000, Enter attaches")
-        )
+        options = [
+            (f"container {item.container}" if item.container else f"pid {item.pid}",
+             f"port {item.port or '–'}  {item.command[:60]}")
+            for item in found
+        ]  # fmt: skip
+        hint = "http://host:8000, or container NAME; Enter attaches"
+        chosen = await self.app.push_screen_wait(Choose("Attach which server?", options, free=True, placeholder=hint))
         if not chosen:
             return
-        pid = chosen.removeprefix("pid ")
-        if pid.isdigit():
-            self._act(f"attaching {chosen}", lambda: f"{attach_pid(int(pid)).name} attached")
+        kind, _, which = chosen.strip().partition(" ")
+        if kind == "container" and which:
+            self._act(f"attaching {chosen}", lambda: f"{attach_container(which.strip()).name} attached")
+        elif kind == "pid" and which.strip().isdigit():
+            self._act(f"attaching {chosen}", lambda: f"{attach_pid(int(which)).name} attached")
         else:
             self._act(f"attaching {chosen}", lambda: f"{attach_url(chosen).name} attached")
 
