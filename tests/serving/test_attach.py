@@ -115,6 +115,11 @@ def test_by_container(
         attach.attach_container("over")
     with pytest.raises(MissingError, match="No such container"):
         attach.attach_container("none")
+    assert containers.why_not_running("over") == "container 'over' does not run (exited, exit code 1)"
+    assert containers.why_not_running("none") == "its container is gone"
+    assert containers.why_not_running("box") == containers.why_not_running(None) == ""
+    tool.write_text('#!/bin/sh\necho "Cannot connect to the Docker daemon" >&2\nexit 1\n')
+    assert containers.why_not_running("box") == ""
 
 
 def test_a_long_log_of_a_container_keeps_its_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,8 +189,9 @@ def _look(url: str, given: Mapping[str, Any]) -> tuple[ServerState, str]:
         gone = bool(server) and not procfs.matches(
             int(server["pid"]), int(server["start_ticks"]), str(server["boot_id"])
         )
-        state = ServerState.STOPPED if gone else ServerState.UNRESPONSIVE
-        reason = "its process is gone" if gone else f"does not answer ({answer.error})"
+        ended = "its process is gone" if gone else containers.why_not_running(given.get("container"))
+        state = ServerState.STOPPED if ended else ServerState.UNRESPONSIVE
+        reason = ended or f"does not answer ({answer.error})"
     _looks[url] = (now, state, reason)
     return state, reason
 

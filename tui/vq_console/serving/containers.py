@@ -66,18 +66,36 @@ def inspect(container: str) -> Mapping[str, Any]:
 
     Raises MissingError when there is no container engine, no such container, or it does not run.
     """
+    value = _inspect(container)
+    if ended := _ended(container, value):
+        name = os.path.basename(tool())
+        raise MissingError(ended, f"`{name} logs {container} 2>&1 | vq-console explain -` says why")
+    return value
+
+
+def _inspect(container: str) -> Mapping[str, Any]:
     try:
-        value = json.loads(_run("inspect", "--type", "container", container))[0]
+        return dict(json.loads(_run("inspect", "--type", "container", container))[0])
     except (ValueError, IndexError, TypeError) as error:
         raise MissingError(f"the answer of `inspect {container}` is not understood: {error}") from error
-    state = value.get("State") or {}
-    if not state.get("Running"):
-        raise MissingError(
-            f"container {container!r} does not run ({state.get('Status') or 'stopped'}, "
-            f"exit code {state.get('ExitCode', '?')})",
-            f"`{os.path.basename(tool())} logs {container} 2>&1 | vq-console explain -` says why",
-        )
-    return dict(value)
+
+
+def _ended(container: str, inspected: Mapping[str, Any]) -> str:
+    state = inspected.get("State") or {}
+    if state.get("Running"):
+        return ""
+    how = f"{state.get('Status') or 'stopped'}, exit code {state.get('ExitCode', '?')}"
+    return f"container {container!r} does not run ({how})"
+
+
+def why_not_running(container: str | None) -> str:
+    """Why the container of a server that does not answer is known to be down; empty when it is not known to be."""
+    if not container:
+        return ""
+    try:
+        return _ended(container, _inspect(container))
+    except MissingError as error:
+        return "its container is gone" if "no such" in error.message.lower() else ""
 
 
 def fetch_log(folder: Path, container: str) -> Path:
@@ -160,14 +178,13 @@ def tool() -> str:
 
 
 def _run(*arguments: str) -> str:
+    # A container's own errors are part of its log; those of the container engine are not part of an answer.
+    errors = subprocess.STDOUT if arguments[0] == "logs" else subprocess.PIPE
     try:
-        done = subprocess.run(
-            [tool(), *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30, check=False
-        )
+        done = subprocess.run([tool(), *arguments], stdout=subprocess.PIPE, stderr=errors, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MissingError(f"{tool()} {arguments[0]}: {error}", "is its service running?") from error
-    text = done.stdout.decode("utf-8", "replace")
     if done.returncode:
-        name = os.path.basename(tool())
-        raise MissingError(f"{name} {arguments[0]}: {strip_control(text.strip())}", f"`{name} ps` shows the containers")
-    return text
+        name, said = os.path.basename(tool()), (done.stderr or done.stdout).decode("utf-8", "replace")
+        raise MissingError(f"{name} {arguments[0]}: {strip_control(said.strip())}", f"`{name} ps` shows the containers")
+    return done.stdout.decode("utf-8", "replace")
