@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import fcntl
 import os
 import re
@@ -12,8 +13,9 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 _SEQUENCE = re.compile(
@@ -62,6 +64,25 @@ class Terminal:
     def screen(self) -> str:
         """What a person sees."""
         return "\n".join("".join(row).rstrip() for row in self.rows)
+
+    @contextlib.contextmanager
+    def drawing(self) -> Iterator[list[int]]:
+        """Take what the program draws without looking at it, as a fast terminal does; sizes in bytes of each read."""
+        sizes: list[int] = []
+        over = threading.Event()
+
+        def take() -> None:
+            while not over.is_set():
+                if select.select([self._master], [], [], 0.1)[0]:
+                    sizes.append(len(os.read(self._master, 65_536)))
+
+        reader = threading.Thread(target=take)
+        reader.start()
+        try:
+            yield sizes
+        finally:
+            over.set()
+            reader.join()
 
     def wait(self, seconds: float = 30) -> int:
         """Wait for the program's end; its exit code."""
