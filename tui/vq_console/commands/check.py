@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vq_console.commands.common import Subparsers, add_command, emit, say, table
 from vq_console.commands.latency_words import add_load_options, load_settings
 from vq_console.commands.names import help_of
+from vq_console.commands.words import Words, watched
 from vq_console.core.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -45,38 +46,6 @@ def _usage(parser: argparse.ArgumentParser) -> ExitCode:
     return ExitCode.WRONG_USE
 
 
-class _Words:
-    """Progress as lines on standard error; Ctrl-C ends the check and keeps what it has."""
-
-    def __init__(self) -> None:
-        self._stop = False
-
-    def cancel(self, *_: object) -> None:
-        if self._stop:
-            raise KeyboardInterrupt
-        self._stop = True
-        say("ending after this block; what was measured is kept")
-
-    def event(
-        self,
-        stage: str,
-        message: str,
-        *,
-        arm: str | None = None,
-        done: int | None = None,
-        total: int | None = None,
-        eta_s: float | None = None,
-        interim: Mapping[str, Any] | None = None,
-    ) -> None:
-        from vq_console.core.text import seconds_text
-
-        left = f"  ({seconds_text(eta_s)} left)" if eta_s is not None else ""
-        say(f"{stage}: {message}{left}")
-
-    def cancelled(self) -> bool:
-        return self._stop
-
-
 def _run_folder(args: argparse.Namespace, endpoint: Endpoint) -> Path:
     from vq_console.core.places import runs_dir
 
@@ -84,22 +53,6 @@ def _run_folder(args: argparse.Namespace, endpoint: Endpoint) -> Path:
         return Path(args.out)
     safe = "".join(letter if letter.isalnum() or letter in "-._" else "-" for letter in endpoint.label)[:60]
     return runs_dir() / f"{time.strftime('%Y%m%d-%H%M%S')}-check-{safe}"
-
-
-def _watched(words: _Words) -> Any:
-    import contextlib
-    import signal
-
-    @contextlib.contextmanager
-    def inside() -> Any:
-        before = {number: signal.signal(number, words.cancel) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    return inside()
 
 
 def _latency(args: argparse.Namespace) -> ExitCode:
@@ -112,9 +65,9 @@ def _latency(args: argparse.Namespace) -> ExitCode:
     settings = LatencySettings.of(args.mode, seed=args.seed, budget_s=args.minutes * 60 if args.minutes else None)
     settings = replace(settings, **load_settings(args))
     endpoint = resolve_endpoint(args.arm)
-    words = _Words()
+    words = Words()
     folder = _run_folder(args, endpoint)
-    with _watched(words):
+    with watched(words):
         result = (sweep_latency if args.sweep else check_latency)(endpoint, settings, folder, words)
     value = {**result.to_json(), "folder": str(folder)}
     if args.json:
@@ -185,9 +138,9 @@ def _quality(args: argparse.Namespace) -> ExitCode:
 
     endpoint = resolve_endpoint(args.arm)
     settings = QualitySettings.of(args.mode, seed=args.seed, budget_s=args.minutes * 60 if args.minutes else None)
-    words = _Words()
+    words = Words()
     folder = _run_folder(args, endpoint)
-    with _watched(words):
+    with watched(words):
         result = check_quality(endpoint, settings, folder, words, prompts=args.prompts)
     value = {**result.to_json(), "folder": str(folder)}
     if args.json:

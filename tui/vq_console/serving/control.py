@@ -102,7 +102,10 @@ def stop_server(name: str, *, timeout_s: float = 30.0, on_progress: Watcher | No
     """
     record = get_server(name)
     if record.attached:
-        raise UsageError(f"{name!r} was not started here, so it is not stopped here", "stop it where it was started; --forget detaches it")
+        raise UsageError(
+            f"{name!r} was not started here, so it is not stopped here",
+            "stop it where it was started; --forget detaches it",
+        )
     if record.host_id != host_id():
         raise UsageError(f"{name!r} runs on {record.host_id}", "stop it there")
     told: tuple[int, int] | None = None
