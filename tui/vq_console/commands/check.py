@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vq_console.commands.common import Subparsers, add_command, emit, say, table
+from vq_console.commands.common import Subparsers, add_command, emit, table
 from vq_console.commands.latency_words import add_load_options, load_settings
 from vq_console.commands.names import help_of
 from vq_console.commands.words import Words, watched
