@@ -1,9 +1,10 @@
 """Run by an interpreter with torch and transformers: one small model, fake-quantized, scored against itself.
 
-    python fake_quantize.py MODEL OUT.npz SEQUENCES TOKENS SEED SCHEME…
+    python fake_quantize.py MODEL FOLDER SEQUENCES TOKENS SEED,… SCHEME…
 
-The 16-bit model samples text at temperature 1; every scheme scores it. Written for each scheme: the k likeliest
-tokens, the sampled token's log-probability, and the exact divergence over the whole vocabulary at every position.
+The model with its 16-bit weights samples text at temperature 1; every scheme scores it. Written to FOLDER/SEED.npz for
+each scheme: the k likeliest tokens, the sampled token's log-probability, and the exact divergence over the whole
+vocabulary at every position. Arithmetic is in 32 bits: a CPU without 16-bit instructions takes three times as long.
 """
 
 from __future__ import annotations
@@ -56,21 +57,29 @@ def quantize(model: torch.nn.Module, scheme: str) -> list[torch.utils.hooks.Remo
 
 
 def main() -> None:
-    path, out, sequences, tokens, seed = sys.argv[1:6]
-    schemes = sys.argv[6:]
-    torch.manual_seed(int(seed))
+    path, folder, sequences, tokens, seeds = sys.argv[1:6]
     torch.set_num_threads(2)
     tokenizer = AutoTokenizer.from_pretrained(path)
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).eval()
-    original = {name: value.clone() for name, value in model.state_dict().items()}
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None  # the end token is sampled like any other and text goes on
+    original = {name: value.clone() for name, value in model.state_dict().items()}
     rows = [tokenizer(PROMPTS[i % len(PROMPTS)]).input_ids[:START] for i in range(int(sequences))]
     ids = torch.tensor(rows)
-    with torch.no_grad():
-        texts = model.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
-            max_new_tokens=int(tokens), pad_token_id=0,
-        )  # fmt: skip
+    for seed in seeds.split(","):
+        torch.manual_seed(int(seed))
+        model.load_state_dict(original)
+        with torch.no_grad():
+            texts = model.generate(
+                ids, attention_mask=torch.ones_like(ids), do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
+                max_new_tokens=int(tokens), pad_token_id=0,
+            )  # fmt: skip
+        np.savez(f"{folder}/{seed}.npz", **scored(model, original, texts, sys.argv[6:]))
+
+
+def scored(
+    model: torch.nn.Module, original: dict[str, torch.Tensor], texts: torch.Tensor, schemes: list[str]
+) -> dict[str, np.ndarray]:
+    """What the model itself and each scheme say about the texts."""
     arrays: dict[str, np.ndarray] = {}
     reference: list[torch.Tensor] = []
     for scheme in ("bf16", *schemes):
@@ -94,7 +103,7 @@ def main() -> None:
             arrays[f"{scheme}_{name}"] = np.stack(values)
         for hook in hooks:
             hook.remove()
-    np.savez(out, **arrays)
+    return arrays
 
 
 if __name__ == "__main__":
