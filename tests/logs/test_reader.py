@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
 from logs.cases import DATA, text
-from vq_console.logs.explain import explain_lines, explain_path
+from vq_console.logs.explain import explain_lines, explain_path, explain_stream
 from vq_console.logs.phases import longest
 from vq_console.logs.reader import FactReader
 
@@ -309,3 +311,57 @@ def test_the_line_of_a_number_can_be_asked_for() -> None:
     assert line is not None
     assert "Free memory on device" in line.message
     assert reader.line(10_000_000) is None
+
+
+SERVED = [
+    "(APIServer pid=31) INFO 11-01 08:00:00 [api_utils.py:347]  ▄▄ ▄█ █     █     █ ▀▄▀ █  version 0.31.0",
+    "(EngineCore pid=32) INFO 11-01 08:00:20 [core.py:133] Initializing a V1 LLM engine (v0.31.0) with config: "
+    "model='a/b',"
+    " dtype=torch.bfloat16, max_seq_len=4096, quantization=awq, kv_cache_dtype=fp8",
+    "(APIServer pid=31) INFO:     Application startup complete.",
+]
+REFUSED = ["usage: vllm serve [model_tag] [options]", "vllm serve: error: unrecognized arguments: --swap-space 4"]
+RAISED = [
+    "Traceback (most recent call last):",
+    '  File "/usr/local/bin/vllm", line 10, in <module>',
+    "    sys.exit(main())",
+    '  File "/usr/local/lib/python3.12/dist-packages/huggingface_hub/utils/_validators.py", line 133, in check',
+    "    raise HFValidationError(",
+    "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/n'.",
+]
+STOPPED = ["(APIServer pid=31) INFO 11-01 08:30:00 [launcher.py:254] [shutdown] API server: shutdown triggered"]
+
+
+@pytest.mark.parametrize("stopped", [[], STOPPED])
+@pytest.mark.parametrize("last", [REFUSED, RAISED], ids=["refused", "raised"])
+@pytest.mark.parametrize("prefix", ["", "web-1  | "])
+def test_a_restart_that_dies_before_its_banner_is_the_last_run(
+    prefix: str, last: list[str], stopped: list[str]
+) -> None:
+    alone = explain_lines([prefix + line for line in last]).diagnosis
+    if last is RAISED and stopped:
+        pytest.skip("a traceback behind a stop may be the stop's own")
+    before = [*SERVED, *stopped]
+    found = explain_lines([prefix + line for line in [*before, *last]])
+    assert alone.severity == "error"
+    assert (found.diagnosis.slug, found.diagnosis.root_line) == (alone.slug, alone.root_line + len(before))
+    assert found.facts["ready"] is False
+
+
+def test_a_prompt_about_tracebacks_is_no_restart() -> None:
+    prompt = "\n".join(RAISED)
+    quoted = f"(APIServer pid=31) INFO 11-01 08:01:00 [logger.py:40] Received request: prompt: {prompt!r}"
+    lines = [*SERVED, quoted]
+    assert explain_lines(lines).diagnosis.severity in ("ok", "warning")
+
+
+def test_a_start_that_is_cut_off_is_not_called_running() -> None:
+    diagnosis = explain_lines(SERVED[:2]).diagnosis
+    assert (diagnosis.slug, diagnosis.title) == ("healthy", "Nothing has failed so far")
+    assert "startup complete" not in diagnosis.explanation
+
+
+def test_utf_16_as_powershell_writes_it() -> None:
+    text = "\r\n".join(REFUSED)
+    found = explain_stream(io.BytesIO(text.encode("utf-16")))
+    assert (found.diagnosis.slug, found.diagnosis.root_line) == ("cli-unrecognized-argument", 2)

@@ -187,6 +187,16 @@ def cut_head(lines: Sequence[str], root: int) -> tuple[list[str], Mapping[int, i
 
 SAME_MEANING: Mapping[str, Variant] = {
     "docker compose": _each(lambda line: f"vllm-1  | {line}"),
+    "stern": _each(lambda line: f"vllm-6f9c7d5b8-x2x4z vllm {line}"),
+    "srun -l": _each(lambda line: f"0: {line}"),
+    "with a byte order mark": lambda lines: (
+        ["\ufeff" + lines[0], *lines[1:]],
+        {number: number for number in range(1, len(lines) + 1)},
+    ),
+    "shell's prompt behind": lambda lines: (
+        [*lines, "user@box:~$ "],
+        {number: number for number in range(1, len(lines) + 1)},
+    ),
     "docker compose, coloured": _each(lambda line: f"\x1b[36mvllm-server-1  | \x1b[0m{line}"),
     "docker logs -t": _each(lambda line: f"2026-11-04T15:00:00.123456789Z {line}"),
     "container runtime": _each(lambda line: f"2026-11-04T15:00:00.123456789+00:00 stderr F {line}"),

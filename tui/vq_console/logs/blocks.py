@@ -25,6 +25,10 @@ _PROCESS_LINE = re.compile(r"Process ([\w\-]+):$")
 _GROUP = re.compile(r"^\s*(?:\| |\+-+)")
 
 
+MAIN_FRAME = re.compile(r'/vllm", line \d+, in <module>|File "<frozen runpy>", line \d+, in _run_module_as_main')
+"""The outermost frame of an API server's own process: what passes it ends the server."""
+
+
 @dataclass(slots=True)
 class Trace:
     """One traceback: where it began, in which process, its frames as one text, its exception lines."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vq_console.logs.blocks import Layout, Spot, lay_out
+from vq_console.logs.blocks import MAIN_FRAME, Layout, Spot, lay_out
 from vq_console.logs.catalogue import diagnoses
 from vq_console.logs.lines import clean
 from vq_console.logs.model import Diagnosis, Fix, LogLine
@@ -145,7 +146,7 @@ def _fatal_line(layout: Layout, stop: LogLine | None) -> LogLine | None:
 
 
 def _unfinished_start(context: Context, layout: Layout, stop: LogLine | None) -> bool:
-    """Whether an exception ended a start that never got ready, or one in an engine process ended a server."""
+    """Whether an exception ended a start that never got ready, or ended a server: one in its engine or main process."""
     for trace in layout.traces:
         if not trace.exceptions or (stop is not None and trace.start > stop.number and context.ready_line is not None):
             continue
@@ -155,7 +156,10 @@ def _unfinished_start(context: Context, layout: Layout, stop: LogLine | None) ->
         if context.ready_line is None:
             return True
         engine = trace.process or ""
-        if trace.start > context.ready_line and engine.startswith(("EngineCore", "Worker", "VllmWorker")):
+        if trace.start > context.ready_line and (
+            engine.startswith(("EngineCore", "Worker", "VllmWorker"))
+            or any(MAIN_FRAME.search(frame) for frame in trace.frames)
+        ):
             return True
     return False
 
@@ -220,12 +224,8 @@ def _without_failure(run: Run, context: Context, lines: list[LogLine], *, final:
         if harmless is not None:
             return _make("benign-warning", "ok", harmless)
     if context.ready_line is None:
-        return _make(
-            "healthy",
-            "ok",
-            None,
-            explanation="Nothing has failed in what the log shows; it does not show the server getting ready.",
-        )
+        words = "Nothing has failed in what the log shows; it does not show the server getting ready."
+        return replace(_make("healthy", "ok", None), title="Nothing has failed so far", explanation=words)
     return _make("healthy", "ok", None)
 
 

@@ -5,6 +5,7 @@ Owns reading in blocks with bounded memory. Decides nothing itself.
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from io import FileIO
@@ -95,10 +96,15 @@ def _skip_finished_runs(file: FileIO) -> int:
 
 def whole_lines(stream: BinaryIO) -> Iterator[list[str]]:
     """Blocks of whole lines, split at `\\n` only; invalid UTF-8 becomes U+FFFD, the middle of a line beyond 1 MiB is
-    dropped. A last line without newline counts."""
+    dropped. A last line without newline counts. UTF-16 with its mark, as PowerShell writes it, is read at once."""
     parts: list[bytes] = []
     size = 0
     while block := stream.read(_BLOCK):
+        if not parts and block[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            yield (
+                (block + stream.read()).decode("utf-16", "replace").replace("\r\n", "\n").removesuffix("\n").split("\n")
+            )
+            return
         end = block.rfind(b"\n")
         if end < 0:
             if size < _LONGEST:

@@ -62,6 +62,8 @@ _CONTAINER = re.compile(
                 rf"[\w.@/\-]+(?:\[\d+\])?: )"
             ),
             r"(?P<pod>\[pod/[\w.\-]+/[\w.\-]+\] )",
+            r"(?P<stern>[a-z0-9][a-z0-9.\-]*-(?:[a-z0-9]{5}|\d{1,4}) [a-z0-9][a-z0-9\-]* )",
+            r"(?P<task>\d{1,4}: )",
             rf"(?P<stamp>\[?{_STAMP}\]? (?:\| )?(?!- ))",
             rf"(?P<cloud>(?:{_LEVELS}|DEFAULT|NOTICE) {_STAMP} )",
             r"(?P<quote>> )",
@@ -117,7 +119,7 @@ def parse_line(number: int, raw: str) -> Dated:
 
 
 def strip_container(text: str) -> str:
-    """Remove what docker compose, journald, CRI, kubectl or a timestamping tool put before a line."""
+    """Remove what docker compose, journald, CRI, kubectl or a timestamping tool put or Slurm put before a line."""
     for _ in range(3):
         match = _CONTAINER.match(text)
         if match is None:

@@ -6,11 +6,13 @@ the diagnosis is made by `diagnose.py` from what is kept here.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
+from vq_console.logs.blocks import MAIN_FRAME
 from vq_console.logs.facts import BY_WORD, FactSheet, take_message
 from vq_console.logs.lines import parse_line
 from vq_console.logs.model import Diagnosis, Explanation, LogLine, Phase
@@ -22,6 +24,13 @@ _LATE = 4000
 _TAIL = 200
 _KEEP_CHARS = 8_000
 _KEEP_JSON_CHARS = 64_000
+_REFUSED = re.compile(r"(?:^|[ |\]])(?:vllm(?: serve)?|api_server\.py|__main__\.py): error: ")
+"""argparse's last line; it comes before any banner."""
+_LEVELS = (" INFO ", " WARNING ", " ERROR ")
+_OF_ONE_START = ("(APIServer pid=", "(EngineCore pid=")
+"""Processes of which each start has one."""
+_BEFORE_LOADING = ("Starting to load model", "Automatically detected platform ")
+"""What no server says that is ready."""
 _YEAR_S = 365 * 86400.0
 _DULL = 3
 _REPEATED = 200
@@ -48,6 +57,8 @@ class Run:
         self.suspects = 0
         """How many lines came that are not INFO."""
         self.trouble = False
+        self.lost = False
+        """An exception has left the main process, or its command line was refused."""
         self.full = False
         self.first_clock: float | None = None
         self.last_clock: float | None = None
@@ -99,6 +110,10 @@ class FactReader:
         self.runs = 1
         self._seen: dict[str, int] = {}
         self._boring: set[str] = set()
+        self._trace = (0, False)
+        """Where the last traceback began, and whether there had been trouble before it."""
+        self._known: tuple[str, ...] = ("\0",)
+        """How lines of the newest API server and engine begin."""
         self._judged: tuple[int, int, int, bool] | None = None
         self._diagnosis: Diagnosis | None = None
         self._told: tuple[tuple[int, ...], dict[str, Any]] | None = None
@@ -110,6 +125,14 @@ class FactReader:
         run = self.run
         for raw in lines:
             number += 1
+            if number == self._trace[0] + 1 or ": error: " in raw[:160]:
+                if number == 1:
+                    raw = raw.removeprefix("\ufeff")
+                if self._dies_before_a_banner(number, raw):
+                    run = self.run
+            if raw.startswith(_OF_ONE_START) and not raw.startswith(self._known):
+                self._meet(number, raw)
+                run = self.run
             if run.full and " ERROR " in raw[:72] and len(raw) < _KEEP_CHARS and raw[0] != "{":
                 run.late.append((number, raw))
                 run.suspects += 1
@@ -157,12 +180,9 @@ class FactReader:
                 self.number = number
                 if not self._take(raw) and raw[0] in "I(":
                     self._count(key, _REPEATED)
-            elif run.full and len(raw) < _KEEP_CHARS:
-                run.late.append((number, raw))
-                run.suspects += 1
-                continue
             else:
                 if raw.endswith("(most recent call last):"):
+                    self._trace = (number, run.trouble)
                     run.trouble = True
                 run.keep(number, raw)
                 continue
@@ -258,8 +278,7 @@ class FactReader:
         dated = parse_line(self.number, raw)
         line = dated.line
         if self._starts_run(line):
-            run = self.run = Run(self.number)
-            self.runs += 1
+            run = self._begin(self.number, raw)
         if dated.clock is not None:
             if run.first_clock is None:
                 run.first_clock = dated.clock
@@ -291,6 +310,44 @@ class FactReader:
         self._boring.add(key)
         return True
 
+    def _dies_before_a_banner(self, number: int, raw: str) -> bool:
+        """Take note of a main process that ends; True when it is another one than the run's, which begins a run.
+
+        Such a start says nothing else: a refused command line, or an exception before the first line of a logger.
+        """
+        run, (begin, troubled) = self.run, self._trace
+        refused = _REFUSED.search(raw) is not None
+        if not refused and not (number == begin + 1 and MAIN_FRAME.search(raw)):
+            return False
+        known = bool(run.sheet.lines or run.marks)
+        ended = known if refused else bool(run.sheet.values.get("ready")) and not troubled
+        if not (run.lost or ended):
+            run.lost = True
+            return False
+        run = self._begin(number if refused else begin, raw)
+        run.lost = run.trouble = True
+        if not refused:
+            run.keep(begin, "Traceback (most recent call last):")
+        return True
+
+    def _meet(self, number: int, raw: str) -> None:
+        """Take note of whose line it is; a process of another start begins a run when this one was stopped."""
+        own = raw[: raw.find(")") + 1]
+        if not raw.startswith(_LEVELS, len(own)) or "[shutdown]" in raw[:120]:
+            return
+        name = own.partition(" ")[0]
+        known = [prefix for prefix in self._known if prefix.partition(" ")[0] == name]
+        self._known = (*(prefix for prefix in self._known if prefix not in known), own)
+        if known and self.run.sheet.values.get("stopping"):
+            self._begin(number, raw)
+
+    def _begin(self, number: int, raw: str) -> Run:
+        """From line `number` on it is another run; `raw` is its first line that is known."""
+        self.run = Run(number)
+        self.runs += 1
+        self._known = tuple(prefix for prefix in self._known if raw.startswith(prefix)) or ("\0",)
+        return self.run
+
     def _starts_run(self, line: LogLine) -> bool:
         """Whether this line begins another start of a server than the one that is being read."""
         message = line.message
@@ -302,7 +359,7 @@ class FactReader:
         if message.startswith("Initializing a") and " engine (v" in message:
             known = self.run.pids.get(line.process or "")
             return "engine_line" in sheet.lines and (line.process is None or known not in (None, line.pid))
-        return False
+        return bool(sheet.values.get("ready")) and message.startswith(_BEFORE_LOADING)
 
     def _other_start(self, line: LogLine) -> bool:
         """A second banner of one process is another start; of another process only after some progress, as several

@@ -26,6 +26,7 @@ class Finding:
 
 
 _STALL = "No available shared memory broadcast block found"
+_PROMPT = re.compile(r"[\w@:~/.\-()\[\] ]{0,80}[$#%>]")
 _IDLE = re.compile(r"Avg generation throughput: 0\.0 tokens/s|\"GET /(?:health|metrics|v1/models)")
 _ABOUT_NCCL = re.compile(
     r"vLLM is using nccl==|NCCL (?:INFO|version)|Init (?:START|COMPLETE)|ncclCommInitRank|Found nccl from"
@@ -40,9 +41,15 @@ _MLA_MODEL = re.compile(r"(?i)deepseek|glm-?4\.[5-9].*flash|glm-?5|kimi|longcat|
 _HYBRID = re.compile(r"(?i)qwen3[-_.]?(?:next|5|6|8)|nemotron[-_]?(?:h|3)|jamba|bamba|falcon[-_]?h|granite[-_]?4")
 
 
+def _of_no_server(line: LogLine) -> bool:
+    """Whether the terminal or a broken copy left this line: nothing, `^C`, a shell's prompt, bytes that are no text."""
+    message = line.message.strip()
+    return message in ("", "^C") or (line.level is None and (bool(_PROMPT.fullmatch(message)) or "\ufffd" in message))
+
+
 def stalls(context: Context, lines: list[LogLine]) -> Iterator[Finding]:
     """Why what has not failed does not go on, as far as its last lines tell."""
-    said = [line for line in lines if line.message.strip() not in ("", "^C") and not _IDLE.search(line.message)]
+    said = [line for line in lines if not (_IDLE.search(line.message) or _of_no_server(line))]
     if not said:
         return
     waits: list[LogLine] = []
