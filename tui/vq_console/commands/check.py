@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,24 @@ def _run_folder(args: argparse.Namespace, endpoint: Endpoint) -> Path:
     return runs_dir() / f"{time.strftime('%Y%m%d-%H%M%S')}-check-{safe}"
 
 
+@contextlib.contextmanager
+def _recorded(folder: Path, kind: str, endpoint: Endpoint, words: Words) -> Iterator[list[str]]:
+    """Note the check in its folder as a run of the history; yields the lines of its answer, to be filled in."""
+    from vq_console.compare import history
+    from vq_console.core.files import write_json
+
+    said: list[str] = []
+    head = {"kind": kind, "created": time.time(), "arms": {"A": endpoint.label}, "simulated": endpoint.simulated}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "run.json", {**head, "state": history.RUNNING, "process": history.own_process()})
+    state = history.FAILED
+    try:
+        yield said
+        state = history.PARTIAL if words.cancelled() else history.FINISHED
+    finally:
+        write_json(folder / "run.json", {**head, "state": state, "said": said, "ended": time.time()})
+
+
 def _latency(args: argparse.Namespace) -> ExitCode:
     from dataclasses import replace
 
@@ -67,13 +86,14 @@ def _latency(args: argparse.Namespace) -> ExitCode:
     endpoint = resolve_endpoint(args.arm)
     words = Words()
     folder = _run_folder(args, endpoint)
-    with watched(words):
+    with _recorded(folder, "check latency", endpoint, words) as said, watched(words):
         result = (sweep_latency if args.sweep else check_latency)(endpoint, settings, folder, words)
-    value = {**result.to_json(), "folder": str(folder)}
+        value = {**result.to_json(), "folder": str(folder)}
+        said += _lines(value)
     if args.json:
         emit("vq-console/check/1", value)
     else:
-        _show(value)
+        _print(said, folder)
     return ExitCode.PARTIAL if words.cancelled() else ExitCode.DONE
 
 
@@ -83,7 +103,7 @@ def _figure(metric: str, value: float | None) -> str:
     return f"{value:.1f} tok/s" if metric == "throughput" else f"{value * 1000:.1f} ms"
 
 
-def _show(value: Mapping[str, Any]) -> None:
+def _lines(value: Mapping[str, Any]) -> list[str]:
     summary = value["summary"]
     quantiles = {(row["metric"], row["concurrency"]): row for row in summary["percentiles"]}
     rows = []
@@ -94,14 +114,18 @@ def _show(value: Mapping[str, Any]) -> None:
         at = [_figure(metric, (found.get(name) or {}).get("value")) for name in ("p50", "p95")]
         interval = f"{_figure(metric, low)} to {_figure(metric, high)}" if row["ci"] else "—"
         rows.append((metric, str(row["concurrency"]), _figure(metric, row["value"]), interval, *at, str(row["blocks"])))
-    if value["simulated"]:
-        print("SIMULATED")
-    print(table(rows, ("metric", "streams", "mean", "95 % interval", "p50", "p95", "blocks")))
-    for line in _worth(summary):
+    return [
+        *(["SIMULATED"] if value["simulated"] else []),
+        *table(rows, ("metric", "streams", "mean", "95 % interval", "p50", "p95", "blocks")).splitlines(),
+        *_worth(summary),
+        *(f"{flag['flag']}: {flag['detail']}" for flag in value["validity"]),
+    ]
+
+
+def _print(said: Sequence[str], folder: Path) -> None:
+    for line in said:
         print(line)
-    for flag in value["validity"]:
-        print(f"{flag['flag']}: {flag['detail']}")
-    print(f"raw samples: {value['folder']}")
+    print(f"raw samples: {folder}")
 
 
 def _worth(summary: Mapping[str, Any]) -> list[str]:
@@ -140,13 +164,12 @@ def _quality(args: argparse.Namespace) -> ExitCode:
     settings = QualitySettings.of(args.mode, seed=args.seed, budget_s=args.minutes * 60 if args.minutes else None)
     words = Words()
     folder = _run_folder(args, endpoint)
-    with watched(words):
+    with _recorded(folder, "check quality", endpoint, words) as said, watched(words):
         result = check_quality(endpoint, settings, folder, words, prompts=args.prompts)
+        said += result.lines()
     value = {**result.to_json(), "folder": str(folder)}
     if args.json:
         emit("vq-console/check/1", value)
     else:
-        for line in result.lines():
-            print(line)
-        print(f"raw samples: {folder}")
+        _print(said, folder)
     return ExitCode.PARTIAL if words.cancelled() else ExitCode.DONE

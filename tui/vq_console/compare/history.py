@@ -27,7 +27,7 @@ from typing import Any
 from vq_console.core.errors import UsageError, VqError
 from vq_console.core.files import read_json, write_json
 from vq_console.core.places import runs_dir
-from vq_console.core.text import nearest
+from vq_console.core.text import nearest, strip_control
 
 RUNNING, FINISHED, PARTIAL, FAILED = "running", "finished", "partial", "failed"
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
@@ -50,6 +50,8 @@ class Run:
     quality_word: str | None = None
     machine: str = ""
     error: str | None = None
+    said: tuple[str, ...] = ()
+    """What a check of one server printed as its answer."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -88,14 +90,14 @@ def list_runs(folder: Path | None = None) -> tuple[Run, ...]:
 def read_run(folder: Path) -> Run:
     """One run from its folder; what cannot be read becomes `error`."""
     try:
-        head = read_json(folder / "run.json")
+        head = _plain(read_json(folder / "run.json"))
     except (OSError, ValueError) as error:
         return Run(folder.name, folder, error=str(error), created=_mtime(folder))
     summary: dict[str, Any] = {}
     problem: str | None = None
     if (folder / "summary.json").exists():
         try:
-            summary = read_json(folder / "summary.json")
+            summary = _plain(read_json(folder / "summary.json"))
         except (OSError, ValueError) as error:
             problem = str(error)
     state = str(head.get("state", FAILED))
@@ -116,7 +118,19 @@ def read_run(folder: Path) -> Run:
         quality_word=quality.get("word") if isinstance(quality, dict) else None,
         machine=str(head.get("machine") or ""),
         error=problem,
+        said=tuple(str(line) for line in head.get("said") or ()),
     )
+
+
+def _plain(value: Any) -> Any:
+    """The same JSON without control characters in any text: a run may come from another machine."""
+    if isinstance(value, str):
+        return strip_control(value)
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {strip_control(str(key)): _plain(item) for key, item in value.items()}
+    return value
 
 
 def _mtime(path: Path) -> float:
@@ -157,7 +171,7 @@ def find_run(text: str) -> Run:
         return read_run(Path(text).resolve())
     runs = list_runs()
     if text == "last" and runs:
-        return runs[0]
+        return next((run for run in runs if run.kind == "ab"), runs[0])
     exact = [run for run in runs if run.name == text] or [run for run in runs if text in run.tags]
     found = exact[:1] or [run for run in runs if run.name.startswith(text)]
     if len(found) == 1:
@@ -174,9 +188,10 @@ def find_run(text: str) -> Run:
 def summary_of(run: Run) -> dict[str, Any]:
     """The answer of `ab --json` as it was. Raises VqError when the run has none."""
     try:
-        return read_json(run.folder / "summary.json")
+        return dict(_plain(read_json(run.folder / "summary.json")))
     except FileNotFoundError as error:
-        raise VqError(f"{run.name}: no summary, the run is {run.state}", "its raw samples are in its folder") from error
+        what = "a check of one server has no verdict" if run.kind != "ab" else f"no summary, the run is {run.state}"
+        raise VqError(f"{run.name}: {what}", f"its raw samples are in {run.folder}") from error
     except (OSError, ValueError) as error:
         raise VqError(f"{run.name}: {error}", "the run's other files are untouched") from error
 
@@ -234,9 +249,14 @@ def import_bundle(source: Path) -> Run:
             if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
                 raise VqError(f"{source}: {name} does not match its hash", "ask for the bundle again")
         read_json(folder / "run.json")
+        if strip_control(folder.name) != folder.name:
+            raise VqError(f"{source}: its run's name has control characters in it", "ask for the bundle again")
         place = root / folder.name
         if place.exists():
-            raise VqError(f"{source}: a run {folder.name} exists already", "delete or rename that one first")
+            raise VqError(
+                f"{source}: a run {folder.name} exists already",
+                f"`vq-console history delete {folder.name}` removes that one",
+            )
         os.replace(folder, place)
     except (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError, ValueError) as error:
         raise VqError(

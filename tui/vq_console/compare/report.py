@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,10 @@ from vq_console.compare.worth_rows import worth_rows
 
 Json = Mapping[str, Any]
 DASH = "–"
+
+
+_TAG = re.compile(r"<(?=[A-Za-z/!])")
+"""What Markdown would take as HTML: names and settings may come from another machine."""
 
 
 def number(value: Any, digits: int = 3, unit: str = "") -> str:
@@ -84,7 +89,7 @@ def report_markdown(summary: Json) -> str:
     if summary.get("not_tested"):
         lines += ["", "## Not tested", "", *[f"- {item}" for item in summary["not_tested"]]]
     lines += ["", "## How", "", *_how(summary)]
-    return "\n".join(lines) + "\n"
+    return _TAG.sub("&lt;", "\n".join(lines)) + "\n"
 
 
 def arm_name(arm: Json | None, side: str) -> str:

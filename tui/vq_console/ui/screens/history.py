@@ -89,7 +89,11 @@ class HistoryScreen(ConsoleScreen):
         row = table.cursor_row
         table.clear()
         for run in self._runs:
-            arms = f"{run.arms.get('A', '–')} | {run.arms.get('B', '–')}"
+            arms = (
+                f"{run.arms.get('A', '–')} | {run.arms.get('B', '–')}"
+                if run.kind == "ab"
+                else f"{run.kind} {run.arms.get('A', '')}"
+            )
             state = Text("SIMULATED " if run.simulated else "", style="bold")
             state.append(run.state if run.error is None else "cannot be read", style="red" if run.error else "")
             when = time.strftime("%m-%d %H:%M", time.localtime(run.created))
@@ -128,8 +132,10 @@ class HistoryScreen(ConsoleScreen):
         if run.note:
             text.append(f"note: {strip_control(run.note)}\n", style="not bold")
         pane = self.query_one("#run-text", Static)
-        if run.error:
-            text.append(f"\n{run.error}", style="red")
+        if run.error or run.said:
+            text.append(
+                f"\n{run.error}" if run.error else "\n" + "\n".join(run.said), style="red" if run.error else "not bold"
+            )
             pane.update(text)
             return
         try:
