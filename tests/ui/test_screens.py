@@ -131,7 +131,7 @@ async def test_log_opens_at_its_end_with_root_cause_search_and_filter(console: M
         view = app.screen.query_one(LogView)
         assert view.following
         await pilot.press("slash", *"needle", "enter")
-        await see(pilot, "1 matches")
+        await see(pilot, "1 match of")
         assert view.buffer is not None
         assert view.position is not None
         assert view.buffer.number(view.position) == 41

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Static
 
-from vq_console.core.text import strip_control
+from vq_console.core.text import counted, strip_control
 from vq_console.ui.widgets.titles import entitle
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def figures(side: str, answer: LiveAnswer) -> str:
     rate = f"{answer.tokens_per_s:.1f}" if answer.tokens_per_s is not None else "–"
     going = "" if answer.done else "…" if answer.tokens else "waiting"
     end = ENDS.get(answer.finish or "", answer.finish) or going
-    return f"{side}  TTFT {ttft}   {rate} tokens/s   {len(answer.tokens)} tokens   {end}"
+    return f"{side}  TTFT {ttft}   {rate} tokens/s   {counted(len(answer.tokens), 'token')}   {end}"
 
 
 def parting_words(parting: Parting) -> str:

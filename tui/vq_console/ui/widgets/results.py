@@ -17,7 +17,7 @@ from textual.widgets import DataTable, Static
 from vq_console.compare.report import arm_name, interval, latency_rows, number
 from vq_console.compare.verdict import headline
 from vq_console.compare.worth_rows import worth_rows
-from vq_console.core.text import seconds_text, strip_control
+from vq_console.core.text import counted, seconds_text, strip_control
 from vq_console.ui.details import cut
 from vq_console.ui.plots import bar, curves, forest, kld_bands, plane
 from vq_console.ui.runner import RunTail
@@ -122,7 +122,7 @@ class LatencyPane(VerticalScroll):
             else "so far; intervals hold at any time"
         )
         void = f", {latency.get('void')} void" if latency.get("void") else ""
-        blocks = f"{latency['blocks']} blocks{void}; " if latency.get("blocks") else ""
+        blocks = f"{counted(latency['blocks'], 'block')}{void}; " if latency.get("blocks") else ""
         self.query_one("#latency-head", Static).update(Text(f"{blocks}{head}\n{METRICS}", style="dim"))
         self._draw_plots()
 
@@ -157,7 +157,7 @@ def sample_lines(samples: Samples, latency: Mapping[str, Any], width: int) -> li
         number = f"n {len(both['A'])} and {len(both['B'])}"
         lines += [
             "",
-            f"TTFT at {count} stream{'s' if count > 1 else ''}, share of answers begun by then: {told}, {number}",
+            f"TTFT at {counted(count, 'stream')}, share of answers begun by then: {told}, {number}",
         ]
         lines += curves(both, width, 6, "ms")
     tpot = {key: sum(values) / len(values) * 1000 for key, values in samples.tpot_s.items() if values}
@@ -216,7 +216,8 @@ def so_far_text(interim: Mapping[str, Any], width: int, *, ascii_only: bool = Fa
     kld = interim.get("kld") or {}
     text = Text()
     text.append("so far", style="bold")
-    text.append(f"  {kld.get('sequences')} texts, {kld.get('tokens')} tokens scored; the word comes at the end\n\n")
+    scored = f"{counted(kld.get('sequences') or 0, 'text')}, {counted(kld.get('tokens') or 0, 'token')} scored"
+    text.append(f"  {scored}; the word comes at the end\n\n")
     text.append(strip_control(f"KL divergence of {interim.get('of')} from {interim.get('from')}, nats per token\n"))
     text.append("\n".join(kld_bands(kld, width, ascii_only=ascii_only)) + "\n\n")
     text.append(f"{number(kld.get('value'))}", style="bold")
@@ -248,7 +249,8 @@ def quality_text(quality: Mapping[str, Any], width: int, *, ascii_only: bool = F
     for name, value, ci in rows:
         text.append(f"{name:32}{value:>10}   {ci}\n")
     if kld.get("sequences"):
-        text.append(f"{kld['sequences']} sequences, {kld.get('tokens')} tokens\n", style="dim")
+        told = f"{counted(kld['sequences'], 'sequence')}, {counted(kld.get('tokens') or 0, 'token')}\n"
+        text.append(told, style="dim")
     for task in quality.get("tasks") or ():
         if not task.get("n"):
             text.append(f"\n{strip_control(str(task['name'])):24} not one answer could be judged", style="dim")
