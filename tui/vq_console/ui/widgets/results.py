@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group
@@ -353,12 +353,8 @@ def verdict_text(summary: Mapping[str, Any]) -> Group:
         verdict.add_row(Text(name.capitalize(), style="bold"), Text(strip_control(str(sentence))))
         verdict.add_row("", "")
     parts.append(verdict)
-    worth = Table.grid(padding=(0, 2))
-    for row in worth_rows(summary.get("latency") or {}):
-        worth.add_row(*(Text(cell) for cell in row))
-    if worth.row_count:
-        names = [arm_name((summary.get("arms") or {}).get(side), side) for side in "AB"]
-        parts += [Text(strip_control(f"Worth, of {names[0]} and of {names[1]}"), style="bold"), worth, Text()]
+    if rows := worth_rows(summary.get("latency") or {}):
+        parts += [_worth_table(rows, [arm_name((summary.get("arms") or {}).get(side), side) for side in "AB"]), Text()]
     flags = _grid(20)
     for item in summary.get("validity") or ():
         flags.add_row(Text(strip_control(str(item["flag"]))), Text(strip_control(str(item["detail"])), style="dim"))
@@ -368,6 +364,18 @@ def verdict_text(summary: Mapping[str, Any]) -> Group:
         parts.append(Text("\nNot tested", style="bold"))
         parts.append(Text("; ".join(strip_control(str(item)) for item in summary["not_tested"])))
     return Group(*parts)
+
+
+def _worth_table(rows: Sequence[tuple[str, str, str]], names: Sequence[str]) -> Table:
+    """What it is worth under the names of the arms; where it is narrow the words wrap, the figures never."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column()
+    for _ in names:
+        table.add_column(no_wrap=True)
+    table.add_row(*(Text(cut(strip_control(word), 26), style="bold") for word in ("Worth", *names)))
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
 
 
 def _grid(width: int) -> Table:
