@@ -14,6 +14,7 @@ from textual.containers import VerticalScroll
 from textual.widget import Widget
 from textual.widgets import DataTable, Static
 
+from vq_console.compare.history import FAILED
 from vq_console.compare.report import arm_name, interval, latency_rows, number
 from vq_console.compare.verdict import headline
 from vq_console.compare.worth_rows import worth_rows
@@ -295,7 +296,9 @@ class VerdictPane(VerticalScroll):
 
     def show(self, tail: RunTail) -> None:
         if tail.summary is None:
-            text = Text("✖ The check failed\n\n", style="bold red")
+            failed = tail.state == FAILED
+            head, style = ("✖ The check failed", "bold red") if failed else ("The check was stopped", "bold yellow")
+            text = Text(f"{head}\n\n", style=style)
             text.append(strip_control(tail.error or "the run has no summary"), style="not bold default")
             self.query_one("#verdict-text", Static).update(text)
             return
