@@ -59,6 +59,7 @@ def live_parting(terminal: Terminal, parted: Parted) -> None:
     terminal.press("l", *parted.prompt, "enter")
     screen = terminal.see("part at token", seconds=600)
     said = " ".join(screen.split())
+    terminal.find(r"B +TTFT .+ (ended by itself|cut at the limit)", seconds=600)
     found = PARTING.search(" ".join(screen.split()))
     assert found is not None, screen
     assert int(found["at"]) == parted.index + 1
