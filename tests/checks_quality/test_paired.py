@@ -83,7 +83,7 @@ def test_lm_eval_pairs_by_document(tmp_path: Path) -> None:
     assert result.name == "gsm8k"
     assert result.n == 8
     assert result.a_right_b_wrong == 3
-    assert any("1 items without a partner" in note for note in notes)
+    assert any("1 item without a partner" in note for note in notes)
     assert any("another prompt" in note for note in notes)
 
 

@@ -62,7 +62,7 @@ def test_rows_say_what_is_known_and_leave_out_what_nobody_knows() -> None:
         ("streams within 2,000 ms to the first token, 100 ms per token", "32 or more", "none measured"),
         ("requests/s there", "9 (8 to 10)", "–"),
         ("joules per token at 8 streams", "0.5", "–"),
-        ("memory bandwidth used at 1 streams", "at most 57 % of 4,300 GB/s", "–"),
+        ("memory bandwidth used at 1 stream", "at most 57 % of 4,300 GB/s", "–"),
     ]
     assert worth_rows({}) == []
 

@@ -1,4 +1,4 @@
-"""What is shown and exported holds no secret; the quick look before the patterns misses none."""
+"""What is shown and exported holds no secret, and the quick look before the patterns misses none; counts and nouns."""
 
 from __future__ import annotations
 
@@ -37,3 +37,18 @@ PIECES = st.sampled_from(
 def test_the_quick_look_misses_nothing(text: str) -> None:
     patterns = core._TOKEN.sub("***", core._SECRET.sub(lambda found: found["name"] + "***", text))
     assert core.redact(text) == patterns
+
+
+@pytest.mark.parametrize(
+    ("count", "form", "said"),
+    [
+        (0, "", "0 streams"),
+        (1, "", "1 stream"),
+        (2, "", "2 streams"),
+        (12345, ",", "12,345 streams"),
+        (0.9, ".0f", "1 stream"),
+        (1.4, ".1f", "1.4 streams"),
+    ],
+)
+def test_a_count_agrees_with_its_noun(count: float, form: str, said: str) -> None:
+    assert core.counted(count, "stream", form) == said

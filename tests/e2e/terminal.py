@@ -15,7 +15,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 _SEQUENCE = re.compile(
@@ -51,15 +51,28 @@ class Terminal:
 
     def see(self, *texts: str, seconds: float = 30) -> str:
         """Wait until all texts stand on the screen; the screen."""
+        if not self._until(lambda screen: all(text in screen for text in texts), seconds):
+            missing = [text for text in texts if text not in self.screen()]
+            raise AssertionError(f"not on the screen: {missing}\n{self.screen()}")
+        return self.screen()
+
+    def find(self, pattern: str, seconds: float = 30) -> re.Match[str]:
+        """Wait until a pattern is found on the screen; what was found."""
+        if not self._until(lambda screen: re.search(pattern, screen) is not None, seconds):
+            raise AssertionError(f"not on the screen: {pattern}\n{self.screen()}")
+        found = re.search(pattern, self.screen())
+        assert found is not None
+        return found
+
+    def _until(self, good: Callable[[str], bool], seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self._read(0.1)
-            screen = self.screen()
-            if all(text in screen for text in texts):
-                return screen
+            if good(self.screen()):
+                return True
             if self.process.poll() is not None:
                 break
-        raise AssertionError(f"not on the screen: {[t for t in texts if t not in self.screen()]}\n{self.screen()}")
+        return False
 
     def screen(self) -> str:
         """What a person sees."""

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from e2e.vq import processes_of, vq, vq_json, write_profile
+from vq_console.core.http import get
 
 FP8 = {"script": "h200-fp8", "startup_s": 1.5, "tpot_factor": 10.0, "ttft_ms": 60.0}
 INT4 = {"script": "h200-w4a16", "startup_s": 1.5, "tpot_factor": 10.0, "ttft_ms": 60.0, "kl": 0.2, "kl_seed": 3}
@@ -60,6 +67,24 @@ def test_from_profile_to_verdict(home: Path, tmp_path: Path) -> None:
     assert vq("diff", "last", "last", "--fail-on-regression").returncode == 0
     gate = vq("ab", "server:fp8", "server:fp8", "--fail-on", "nonsense", code=2)
     assert "no such gate" in gate.stderr
+
+
+def test_a_check_that_is_stopped_at_once_did_not_fail(home: Path, tmp_path: Path) -> None:
+    slow = write_profile(tmp_path, "slow", {**FP8, "ttft_ms": 4000.0})
+    url = vq_json("serve", str(slow), "--engine", "simulator", "--wait")["servers"][0]["url"]
+    words = [sys.executable, "-m", "vq_console", "ab", "server:slow", "server:slow", "--latency"]
+    check = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not re.search(rb"num_requests_running\{.*\} 1", get(f"{url}/metrics").body):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    check.send_signal(signal.SIGINT)
+    said = check.communicate(timeout=60)[1]
+    assert check.returncode == 130, said
+    (run,) = vq_json("history")["runs"]
+    assert run["state"] == "partial"
+    error = json.loads((Path(run["folder"]) / "run.json").read_text())["error"]
+    assert error["message"] == "stopped before anything could be said"
 
 
 def test_a_failed_start_is_explained_and_fixed_by_its_patch(home: Path, tmp_path: Path) -> None:

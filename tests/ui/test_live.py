@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from vq_console.checks.endpoint import Endpoint
-from vq_console.checks.live import stream_pair
+from vq_console.checks.live import LiveAnswer, LiveToken, stream_pair
 from vq_console.ui.widgets.live import answer_text, parting_words
 
 WORDS = [" the", " sky", " is", "\n", " 天空", " [bold]", "\x1b[31mred", " \u202eevil", "!"]
@@ -81,3 +81,12 @@ async def test_the_planted_token_is_marked_with_all_four_probabilities(k: int, t
         assert "\x1b" not in text.plain
         assert "\u202e" not in text.plain
     assert "\x1b" not in words
+
+
+def test_the_token_that_ends_an_answer_is_no_text_of_it() -> None:
+    tokens = (LiveToken("The"), LiveToken(" sky"), LiveToken("<|im_end|>"))
+    ended = LiveAnswer("a", "The sky", tokens, finish="stop", done=True)
+    assert answer_text(ended, None).plain == answer_text(ended, 1).plain == "The sky"
+    assert answer_text(ended, 2).plain == "The sky<|im_end|>"
+    whole = LiveAnswer("a", "The sky", tokens[:2], finish="stop", done=True)
+    assert answer_text(whole, 0).plain == "The sky"

@@ -17,6 +17,7 @@ from vq_console.ui.hub import ServerSnapshot, Snapshot
 from vq_console.ui.notices import notices, since
 from vq_console.ui.samples import samples_of
 from vq_console.ui.screens.ab_actions import prompt_of
+from vq_console.ui.widgets.results import verdict_text
 
 
 def text_of(renderable: object, width: int = 100) -> str:
@@ -128,6 +129,30 @@ def test_phase_names_are_whole_and_the_longest_is_marked() -> None:
     assert "CUDA graphs " in text
     assert "in all" in text
     assert max(len(line) for line in text.split("\n")) <= 40
+
+
+def test_names_come_before_bars_where_the_start_up_has_little_room() -> None:
+    phases = [{"name": "engine process", "seconds": 15.0}, {"name": "weights", "seconds": 3.0}]
+    starting = replace(server("fp8", ServerState.READY, phases=phases), processes=((13417, "VLLM::EngineCore_0"),))
+    narrow = details.startup_text(starting, 21).plain
+    assert narrow.splitlines()[:2] == ["engine process  15 s", "weights          3 s"]
+    assert max(len(line) for line in narrow.splitlines()) <= 21
+    assert "13417 VLLM::Engin" in narrow
+    assert "━━" in details.startup_text(starting, 30).plain
+
+
+def test_figures_of_what_it_is_worth_are_never_broken() -> None:
+    energy = {"value": 0.0914, "ci": [0.0869, 0.096]}
+    worth = {"joules_per_token": [{"concurrency": 64, "A": energy, "B": energy}]}
+    share = {"share": 0.29, "bandwidth_gb_s": 4300.0, "upper_bound": True}
+    latency = {"worth": worth, "floor": [{"concurrency": 64, "A": share, "B": share}]}
+    arms = {"A": {"profile": "fp8"}, "B": {"profile": "int4"}}
+    text = text_of(verdict_text({"arms": arms, "latency": latency}), 74)
+    head = next(line for line in text.splitlines() if line.startswith("Worth"))
+    figures = next(line for line in text.splitlines() if "0.0914 (0.0869 to 0.096)" in line)
+    assert text.count("at most 29 % of 4,300 GB/s") == 2
+    assert head.index("fp8") == figures.index("0.0914")
+    assert head.index("int4") == figures.rindex("0.0914")
 
 
 @pytest.mark.parametrize(

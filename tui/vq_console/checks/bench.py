@@ -29,6 +29,7 @@ from vq_console.checks.validity import BlockFacts
 from vq_console.core.errors import CheckError
 from vq_console.core.files import file_lock
 from vq_console.core.places import state_dir
+from vq_console.core.text import counted
 
 _IDLE_WAIT_S = 5.0
 _STALL_REQUESTS = 3
@@ -255,7 +256,11 @@ class Bench:
                         return seen
                     turn = Turn(-1 - number, concurrency, name, 0)
                     self.progress.event(
-                        "warm-up", f"{name} at {concurrency} streams, discarded", arm=name, done=done, total=total
+                        "warm-up",
+                        f"{name} at {counted(concurrency, 'stream')}, discarded",
+                        arm=name,
+                        done=done,
+                        total=total,
                     )
                     _, records = self.run(turn, load, Level(concurrency, 60.0, requests_per_stream=1))
                     done += 1

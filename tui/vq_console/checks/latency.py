@@ -40,6 +40,7 @@ from vq_console.checks.schedule import LatencyPlan, choose_plan, plan_from_json,
 from vq_console.checks.validity import Flag, machine_notes, run_notes
 from vq_console.core.errors import CheckError
 from vq_console.core.files import read_json, write_json
+from vq_console.core.text import counted
 
 __all__ = ["LatencyResult", "LatencySettings", "check_latency", "reanalyse", "run_latency"]
 
@@ -248,12 +249,13 @@ class _Comparison:
         levels = " and ".join(str(level.concurrency) for level in plan.levels)
         fits = plan.pairs_in(self._left())
         words = (
-            f"{plan.prompt_tokens} tokens in, {plan.output_tokens} out, at {levels} streams; "
+            f"{plan.prompt_tokens} tokens in, {plan.output_tokens} out, at {levels} "
+            f"stream{'' if levels == '1' else 's'}; "
             f"about {plan.pair_s:.0f} s a pair, {settings.pairs_min} to {settings.pairs_cap} pairs, "
             f"budget {settings.budget_s / 60:.1f} min of which {max(0.0, self._left()) / 60:.1f} are left"
         )
         if fits < settings.pairs_min:
-            words += f"; it holds about {fits} pairs, too few for a verdict"
+            words += f"; it holds about {counted(fits, 'pair')}, too few for a verdict"
         self._progress.event("plan", words, total=settings.pairs_cap, eta_s=self._eta(plan))
 
     def _eta(self, plan: LatencyPlan) -> float:
@@ -317,7 +319,7 @@ class _Comparison:
                 label = self._endpoints[turn.arm].label
                 self._progress.event(
                     "latency",
-                    f"pair {pair + 1}: {label} at {turn.concurrency} streams",
+                    f"pair {pair + 1}: {label} at {counted(turn.concurrency, 'stream')}",
                     arm=turn.arm,
                     done=pair,
                     total=self._settings.pairs_cap,

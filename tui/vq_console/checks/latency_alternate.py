@@ -27,6 +27,7 @@ from vq_console.checks.statistics import Interval, Ratio, aba_ratio
 from vq_console.checks.validity import Flag, run_notes
 from vq_console.core.errors import CheckError
 from vq_console.core.files import write_json
+from vq_console.core.text import counted
 
 PHASES = ("A", "B", "A")
 _BLOCKS_MIN, _BLOCKS_QUICK, _BLOCKS_STANDARD = 3, 6, 10
@@ -83,7 +84,7 @@ class AlternatingLatency:
         self._progress.event(
             "plan",
             f"one server at a time, A-B-A: {plan.prompt_tokens} tokens in, {plan.output_tokens} out, at {levels} "
-            f"streams, up to {self._count} blocks a phase",
+            f"stream{'' if levels == '1' else 's'}, up to {counted(self._count, 'block')} a phase",
         )
 
     def _blocks_of(self, bench: Bench, plan: LatencyPlan, load: Load, phase: int, name: str, deadline: float) -> None:
@@ -94,7 +95,7 @@ class AlternatingLatency:
             for level in plan.levels:
                 self._progress.event(
                     "latency",
-                    f"phase {phase + 1} of 3, {self._labels[name]} at {level.concurrency} streams",
+                    f"phase {phase + 1} of 3, {self._labels[name]} at {counted(level.concurrency, 'stream')}",
                     arm=name,
                     done=phase * self._count + number,
                     total=len(PHASES) * self._count,

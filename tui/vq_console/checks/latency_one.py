@@ -21,6 +21,7 @@ from vq_console.checks.schedule import LatencyPlan, Turn, choose_plan, refine_pl
 from vq_console.checks.validity import Flag, run_notes
 from vq_console.checks.worth import knee, worth
 from vq_console.core.files import write_json
+from vq_console.core.text import counted
 
 _BLOCKS_QUICK, _BLOCKS_STANDARD = 3, 6
 
@@ -127,7 +128,9 @@ def check_latency(
         seen = bench.warm_up(load, concurrencies, 1 if few else settings.warmup_blocks)
         plan = refine_plan(settings, plan, seen, settings.budget_s)
         total = count * len(plan.levels)
-        told.event("plan", f"{load.prompt_tokens} tokens in, {load.output_tokens} out, {total} blocks", total=total)
+        told.event(
+            "plan", f"{load.prompt_tokens} tokens in, {load.output_tokens} out, {counted(total, 'block')}", total=total
+        )
         blocks: list[BlockResult] = []
         for number in range(count):
             for level in plan.levels:
@@ -135,7 +138,7 @@ def check_latency(
                 if told.cancelled() or left < level.block_s:
                     break
                 turn = Turn(number, level.concurrency, "A", 0)
-                message = f"block {len(blocks) + 1} at {level.concurrency} streams"
+                message = f"block {len(blocks) + 1} at {counted(level.concurrency, 'stream')}"
                 told.event("latency", message, arm="A", done=len(blocks), total=total, eta_s=min(left, plan.pair_s))
                 block = bench.measure(turn, load, level)
                 if not told.cancelled():

@@ -14,6 +14,7 @@ from vq_console.checks.measures import percentiles
 from vq_console.checks.schedule import ARMS, LatencyPlan
 from vq_console.checks.validity import Flag
 from vq_console.checks.worth import worth
+from vq_console.core.text import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def run_flags(blocks: Sequence[BlockResult], ends: Mapping[int, str], settings: 
         for flag in block.void:
             counts[flag.flag] += 1
             example.setdefault(flag.flag, f"{block.turn.block}: {flag.detail}")
-    out += [Flag(name, f"{count} blocks void; {example[name]}") for name, count in counts.items()]
+    out += [Flag(name, f"{counted(count, 'block')} void; {example[name]}") for name, count in counts.items()]
     limited = [block for block in blocks if block.valid and block.limited is not None]
     if limited:
         sides = " and ".join(
@@ -102,8 +103,8 @@ def run_flags(blocks: Sequence[BlockResult], ends: Mapping[int, str], settings: 
         out.append(Flag("power-limited", text))
     late = [str(level) for level, end in ends.items() if end == BUDGET]
     if late:
-        minutes = settings.budget_s / 60
-        out.append(Flag("budget-ended", f"the budget of {minutes:.1f} min ended the run at {', '.join(late)} streams"))
+        where = f"{', '.join(late)} stream{'' if late == ['1'] else 's'}"
+        out.append(Flag("budget-ended", f"the budget of {settings.budget_s / 60:.1f} min ended the run at {where}"))
     if CANCELLED in ends.values():
         out.append(Flag("cancelled", "stopped before it was decided; what was measured is kept"))
     return tuple(out)
@@ -123,7 +124,10 @@ def make_result(
     found = outcomes(blocks, [level.concurrency for level in plan.levels], settings, ends)
     few = [one for one in found if one.primary and one.pairs < settings.pairs_min]
     more = [
-        Flag("few-pairs", f"{one.metric} at {one.concurrency}: {one.pairs} pairs, {settings.pairs_min} are needed")
+        Flag(
+            "few-pairs",
+            f"{one.metric} at {one.concurrency}: {counted(one.pairs, 'pair')}, {settings.pairs_min} are needed",
+        )
         for one in few
     ]
     more += [

@@ -18,6 +18,7 @@ from vq_console.checks.records import measured_records
 from vq_console.checks.schedule import Level, Turn, choose_plan, shape_level
 from vq_console.checks.validity import Flag, run_notes
 from vq_console.core.files import write_json
+from vq_console.core.text import counted
 
 MOST_STREAMS = 256
 _GAIN = 0.03
@@ -64,7 +65,7 @@ def sweep_latency(
             levels.append(level)
             here: list[BlockResult] = []
             for number in range(_BLOCKS):
-                told.event("latency", f"{concurrency} streams, block {number + 1} of {_BLOCKS}", arm="A")
+                told.event("latency", f"{counted(concurrency, 'stream')}, block {number + 1} of {_BLOCKS}", arm="A")
                 block = bench.measure(Turn(number, concurrency, "A", 0), load, level)
                 if told.cancelled():
                     break
@@ -82,7 +83,7 @@ def sweep_latency(
             concurrency *= 2
         flags = list(run_notes(measured_records(folder)))
         if ended:
-            flags.append(Flag(ended, f"the sweep ended at {concurrency} streams"))
+            flags.append(Flag(ended, f"the sweep ended at {counted(concurrency, 'stream')}"))
         result = LatencyFigures(
             endpoint=endpoint,
             blocks=tuple(blocks),

@@ -44,6 +44,7 @@ from vq_console.checks.tasks.model import Item
 from vq_console.checks.tasks.user_file import read_prompts
 from vq_console.core.errors import CheckError
 from vq_console.core.files import write_json
+from vq_console.core.text import counted
 
 __all__ = [
     "QualityResult",
@@ -192,7 +193,10 @@ def _recorded(
         }
         settings = replace(settings, **kept)
         price = cost(replace(settings, tasks={}, needle_tokens=()))
-        progress.event("plan", f"replaying {side.arm.label}: {len(side.samples)} texts, {len(side.items)} items")
+        progress.event(
+            "plan",
+            f"replaying {side.arm.label}: {counted(len(side.samples), 'text')}, {counted(len(side.items), 'item')}",
+        )
         if settings.budget_s is not None and other.scores_prompts and side.prompts:
             side, settings = _shorten(side, other, settings, price)
         return side, settings

@@ -25,6 +25,7 @@ from vq_console.checks.statistics import top1_disagreement_expected
 from vq_console.checks.tasks.checkers import outcome
 from vq_console.checks.tasks.model import Item, Outcome
 from vq_console.checks.tasks.paired import TaskResult, compare_outcomes, group_by_task, pooled
+from vq_console.core.text import counted
 
 _GREEDY_SIGNS = ("loop", "wrong script", "empty", "refusal")
 _OUTCOME_SIGNS = {"needle": "needle", "three-turn recall": "multi-turn", "instructions": "constraints"}
@@ -125,7 +126,7 @@ def validity_flags(
                 )
             )
         if kld.failed_sequences:
-            flags.append(_flag("failed-sequences", f"{kld.failed_sequences} sequences could not be scored"))
+            flags.append(_flag("failed-sequences", f"{counted(kld.failed_sequences, 'sequence')} could not be scored"))
         if kld.problem:
             flags.append(_flag("kld-void", kld.problem))
         if kld.value is not None and kld.top1_agreement is not None and kld.value > 1e-4:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from vq_console.checks.tasks.registry import GENERATORS
 from vq_console.core.errors import UsageError
-from vq_console.core.text import seconds_text
+from vq_console.core.text import counted, seconds_text
 
 Mode = Literal["quick", "standard"]
 
@@ -235,7 +235,7 @@ def announce(settings: QualitySettings, price: Cost) -> str:
         text += f", about {seconds_text(price.seconds)}"
     if s.tasks or s.needle_tokens:
         items = sum(s.tasks.values()) + len(s.needle_tokens) * 5 * s.needle_repeats
-        text += f"; {items} task items, at most {price.task_generated:,} tokens an arm"
+        text += f"; {counted(items, 'task item')}, at most {price.task_generated:,} tokens an arm"
         if price.task_seconds is not None:
             text += f", about {seconds_text(price.task_seconds)}"
         largest = max(s.tasks.values(), default=0)

@@ -25,6 +25,7 @@ from vq_console.checks.statistics import Interval, share_interval
 from vq_console.checks.tasks.checkers import outcome
 from vq_console.checks.tasks.model import Outcome
 from vq_console.core.files import append_jsonl, write_json
+from vq_console.core.text import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class SelfCheck:
         if self.floor is not None:
             out.append(
                 f"noise floor: KLD {nats(self.floor.value)} nats/token when scored twice "
-                f"({self.floor.sequences} texts, {self.floor.tokens} tokens)"
+                f"({counted(self.floor.sequences, 'text')}, {counted(self.floor.tokens, 'token')})"
             )
         if self.hazard is not None:
             out.append(

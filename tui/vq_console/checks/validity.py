@@ -15,6 +15,7 @@ from typing import Any
 from vq_console.checks.counters import Counters, change
 from vq_console.checks.measures import token_count
 from vq_console.checks.records import COMPLETE, FAILED, RequestRecord
+from vq_console.core.text import counted
 
 FAILED_SHARE = 0.01
 CACHE_SHARE = 0.01
@@ -83,7 +84,12 @@ def _requests(records: Sequence[RequestRecord]) -> list[Flag]:
     short = [record for record in whole if (token_count(record)[0] or record.requested) != record.requested]
     if whole and len(short) > FAILED_SHARE * len(whole):
         got = token_count(short[0])[0]
-        out.append(Flag("short-requests", f"{len(short)} of {len(whole)}: {got} tokens, {short[0].requested} asked"))
+        out.append(
+            Flag(
+                "short-requests",
+                f"{len(short)} of {len(whole)}: {counted(got or 0, 'token')}, {short[0].requested} asked",
+            )
+        )
     if not any(record.token_chunks for record in records) and not failed:
         out.append(Flag("no-load", "no token came"))
     return out
@@ -104,7 +110,10 @@ def _server(records: Sequence[RequestRecord], facts: BlockFacts) -> list[Flag]:
     preempted = change(before, after, "preemptions")
     if preempted:
         out.append(
-            Flag("preemptions", f"{preempted:.0f} requests were preempted: the KV cache is too small for this load")
+            Flag(
+                "preemptions",
+                f"{counted(preempted, 'request', '.0f')} preempted: the KV cache is too small for this load",
+            )
         )
     out += _other_load(records, facts)
     return out
@@ -112,15 +121,15 @@ def _server(records: Sequence[RequestRecord], facts: BlockFacts) -> list[Flag]:
 
 def _other_load(records: Sequence[RequestRecord], facts: BlockFacts) -> list[Flag]:
     if not (facts.before.idle and facts.after.running is not None):
-        return [Flag("other-load", f"{facts.before.running:.0f} requests were running before the block")]
+        return [Flag("other-load", f"{counted(facts.before.running or 0, 'request', '.0f')} running before the block")]
     out = []
-    counted = change(facts.before, facts.after, "prompt_tokens")
+    came = change(facts.before, facts.after, "prompt_tokens")
     ours = [record.prompt_tokens or record.prompt_asked for record in records]
-    if counted is not None and all(tokens is not None for tokens in ours):
+    if came is not None and all(tokens is not None for tokens in ours):
         total = sum(tokens or 0 for tokens in ours)
         # A request that was cut before its prefill ended is ours but not counted, so only a surplus is foreign.
-        if counted > total * (1 + OTHER_LOAD_SHARE) + 1:
-            out.append(Flag("other-load", f"the server read {counted:.0f} prompt tokens, {total} were sent from here"))
+        if came > total * (1 + OTHER_LOAD_SHARE) + 1:
+            out.append(Flag("other-load", f"the server read {came:.0f} prompt tokens, {total} were sent from here"))
     if facts.idle_before is not None and facts.idle_after is not None:
         moved = change(facts.idle_before, facts.idle_after, "generation_tokens")
         if moved or not facts.idle_before.idle:
@@ -185,7 +194,9 @@ def run_notes(records: Sequence[RequestRecord]) -> tuple[Flag, ...]:
         out.append(Flag("gap-is-not-token", f"{tokens / chunks:.1f} tokens per chunk: chunk gaps are not token times"))
     if any(record.reconnected for record in records):
         count = sum(record.reconnected for record in records)
-        out.append(Flag("reconnected", f"{count} requests needed a new connection; its handshake is not counted"))
+        out.append(
+            Flag("reconnected", f"{counted(count, 'request')} needed a new connection; its handshake is not counted")
+        )
     return tuple(out)
 
 

@@ -8,6 +8,7 @@ from vq_console.commands.common import Subparsers, add_command, emit, say
 from vq_console.commands.latency_words import add_load_options, load_settings
 from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode
+from vq_console.core.text import counted
 
 
 def register(subparsers: Subparsers) -> None:
@@ -166,7 +167,7 @@ def run_ask(args: argparse.Namespace) -> ExitCode:
         for side, answer in (("A", left), ("B", right)):
             rate = f"{answer.tokens_per_s:.1f} tokens/s" if answer.tokens_per_s else "–"
             ttft = f"TTFT {answer.ttft_s * 1000:.0f} ms" if answer.ttft_s is not None else "no token"
-            print(f"── {side} {answer.label}: {ttft}, {rate}, {len(answer.tokens)} tokens")
+            print(f"── {side} {answer.label}: {ttft}, {rate}, {counted(len(answer.tokens), 'token')}")
             print(answer.error or answer.text)
         print(_parting_words(parting) if parting else "── the same tokens as far as both go")
     return ExitCode.NO if left.error or right.error else ExitCode.DONE

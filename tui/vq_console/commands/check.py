@@ -14,6 +14,7 @@ from vq_console.commands.latency_words import add_load_options, load_settings
 from vq_console.commands.names import help_of
 from vq_console.commands.words import Words, watched
 from vq_console.core.errors import ExitCode
+from vq_console.core.text import counted
 
 if TYPE_CHECKING:
     from vq_console.checks.endpoint import Endpoint
@@ -140,13 +141,13 @@ def _worth(summary: Mapping[str, Any]) -> list[str]:
         rate = served["requests_per_s"]
         more = ", more was not tried" if served["at_top"] else ""
         lines.append(
-            f"within {objective}: {served['concurrency']} streams{more}"
+            f"within {objective}: {counted(served['concurrency'], 'stream')}{more}"
             + (f", {rate['value']:.2f} requests/s" if rate else "")
         )
     if summary["knee"] is not None:
-        lines.append(f"knee (most throughput per second of waiting): {summary['knee']} streams")
+        lines.append(f"knee (most throughput per second of waiting): {counted(summary['knee'], 'stream')}")
     lines += [
-        f"energy at {row['concurrency']} streams: {row['A']['value']:.2f} J per token"
+        f"energy at {counted(row['concurrency'], 'stream')}: {row['A']['value']:.2f} J per token"
         for row in worth["joules_per_token"]
     ]
     cost = (worth["cost_per_million_tokens"] or {}).get("A")

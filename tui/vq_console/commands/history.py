@@ -7,6 +7,7 @@ import argparse
 from vq_console.commands.common import Subparsers, add_command, confirm, emit, say, table
 from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode
+from vq_console.core.text import counted
 
 
 def register(subparsers: Subparsers) -> None:
@@ -77,7 +78,7 @@ def _list(args: argparse.Namespace) -> ExitCode:
         emit("vq-console/history/1", {"runs": [run.to_json() for run in runs]})
         return ExitCode.DONE
     if every and not runs:
-        say(f"none of the {len(every)} runs matches {args.filter!r}")
+        say(f"none of {counted(len(every), 'run')} matches {args.filter!r}")
         return ExitCode.DONE
     if not runs:
         say("no runs yet: `vq-console ab A B` makes one, `vq-console demo --simulated` shows how")

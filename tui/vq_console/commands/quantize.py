@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vq_console.commands.common import Subparsers, add_command, confirm, emit, say, table
 from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode
+from vq_console.core.text import counted
 
 if TYPE_CHECKING:
     from vq_console.quantize.jobs import Job
@@ -224,7 +225,7 @@ def _show(prepared: Prepared) -> None:
 
     judged, source = prepared.judged, prepared.source
     say(
-        f"{result_label(judged)} of {source.model}: {len(judged.quantized)} layers, "
+        f"{result_label(judged)} of {source.model}: {counted(len(judged.quantized), 'layer')}, "
         f"{source.size_bytes / 2**30:.2f} → about {judged.size_gib:.2f} GiB, into {judged.request.out}"
     )
     for note in judged.notes:
@@ -283,7 +284,8 @@ def _emit(args: argparse.Namespace, result: dict[str, Any], job: Job, prepared: 
         print(
             f"divergence from its source: {kld['value']:.4f} nats per token "
             f"(95 % {low:.4f} to {high:.4f}), same likeliest token in {kld['top1_agreement']:.1%}, "
-            f"perplexity × {kld['ppl_ratio']:.3f}; {kld['sequences']} texts, {kld['tokens']} tokens"
+            f"perplexity × {kld['ppl_ratio']:.3f}; {counted(kld['sequences'], 'text')}, "
+            f"{counted(kld['tokens'], 'token')}"
         )
     if result.get("profile"):
         name = result["profile"]

@@ -8,6 +8,7 @@ from typing import Any
 from vq_console.commands.common import Subparsers, add_command, emit, say, table
 from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode
+from vq_console.core.text import counted
 
 
 def register(subparsers: Subparsers) -> None:
@@ -72,7 +73,7 @@ def _record(args: argparse.Namespace) -> ExitCode:
     with watched(words):
         recording = record_baseline(endpoint, settings, words, prompts=Path(args.prompts) if args.prompts else None)
     save_reference(recording, path)
-    say(f"recorded {len(recording.samples)} texts and {len(recording.answers)} answers: {path}")
+    say(f"recorded {counted(len(recording.samples), 'text')} and {counted(len(recording.answers), 'answer')}: {path}")
     if args.json:
         emit(
             "vq-console/reference/1",
@@ -169,7 +170,10 @@ def _show(args: argparse.Namespace) -> ExitCode:
     print(f"{arm.label}: {arm.model}, vLLM {arm.version or 'unknown'}{', SIMULATED' if arm.simulated else ''}")
     print(f"tokenizer {arm.fingerprint.tokenizer}, template {arm.fingerprint.template}")
     tokens = sum(scored.tokens for scored in recording.scores)
-    print(f"{len(recording.samples)} texts ({tokens} tokens), {len(recording.greedy)} greedy answers")
+    print(
+        f"{counted(len(recording.samples), 'text')} ({counted(tokens, 'token')}), "
+        f"{counted(len(recording.greedy), 'greedy answer')}"
+    )
     for task in tasks:
         print(f"{task.name}: {task.right} of {task.n} right, level {task.level or '–'}")
     return ExitCode.DONE

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vq_console.commands.common import Subparsers, add_command, amount, confirm, count, emit, say, table
 from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode
+from vq_console.core.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -339,7 +340,7 @@ def run_reap(args: argparse.Namespace) -> ExitCode:
         say(f"{describe(orphan)}\n  {who}{where}{size}{seconds_text(orphan.age_s)} old")
     mine = [orphan for orphan in found if orphan.touchable]
     done = []
-    if mine and confirm(f"Remove {len(mine)} of them?", yes=args.yes):
+    if mine and confirm(f"Remove {counted(len(mine), 'left-over')}?", yes=args.yes):
         for orphan in mine:
             outcome = reap(orphan)
             done.append({**orphan.to_json(), "outcome": outcome})

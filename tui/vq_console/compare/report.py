@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vq_console.compare.worth_rows import worth_rows
+from vq_console.core.text import counted
 
 Json = Mapping[str, Any]
 DASH = "–"
@@ -147,8 +148,8 @@ def _latency_part(latency: Json | None) -> list[str]:
         "",
         *markdown_table(head, latency_rows(latency)),
         "",
-        f"\\* primary. {latency.get('blocks') or 0} blocks, {latency.get('void') or 0} void. The unit of every interval"
-        " is the pair of interleaved blocks.",
+        f"\\* primary. {counted(latency.get('blocks') or 0, 'block')}, {latency.get('void') or 0} void. "
+        "The unit of every interval is the pair of interleaved blocks.",
         *_worth_part(latency),
     ]
 
@@ -171,7 +172,10 @@ def _quality_part(quality: Json | None) -> list[str]:
     ]
     lines = ["", "## Quality", "", f"**{quality.get('word')}**", "", *markdown_table(("", "value", "95 % CI"), rows)]
     kind = "sampled from A itself" if kld.get("on_policy") else "not sampled from A: a lower bound"
-    lines += ["", f"{kld.get('sequences') or 0} sequences, {kld.get('tokens') or 0} tokens, {kind}."]
+    lines += [
+        "",
+        f"{counted(kld.get('sequences') or 0, 'sequence')}, {counted(kld.get('tokens') or 0, 'token')}, {kind}.",
+    ]
     if quality.get("tasks"):
         rows_t = [
             (

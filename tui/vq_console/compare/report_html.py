@@ -10,6 +10,7 @@ from typing import Any
 
 from vq_console.compare.report import DASH, arm_name, interval, latency_rows, number
 from vq_console.compare.worth_rows import worth_rows
+from vq_console.core.text import counted
 
 Json = Mapping[str, Any]
 WIDTH = 640
@@ -131,7 +132,7 @@ def forest_svg(endpoints: Sequence[Json]) -> str:
     out.append(f"<line x1='{x(1):.1f}' x2='{x(1):.1f}' y1=0 y2='{height - 30}' stroke='var(--soft)'/>")
     for i, e in enumerate(shown):
         y = row * i + 16
-        out.append(f"<text x=0 y='{y + 4}'>{escape(e['metric'])}, {escape(e['concurrency'])} streams</text>")
+        out.append(f"<text x=0 y='{y + 4}'>{escape(e['metric'])}, {counted(e['concurrency'], 'stream')}</text>")
         out.append(
             f"<line x1='{x(e['ci'][0]):.1f}' x2='{x(e['ci'][1]):.1f}' y1='{y}' y2='{y}'"
             " stroke='var(--a)' stroke-width=3 />"

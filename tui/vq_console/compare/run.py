@@ -46,7 +46,8 @@ def run_ab(
     """Compare two arms and write the run folder.
 
     Raises UsageError or MissingError, and leaves no folder, for arms that cannot be compared; VqError (with what was
-    measured kept in the folder) when an arm does not come up or a check cannot run.
+    measured kept in the folder) when an arm does not come up or a check cannot run; KeyboardInterrupt when it was
+    stopped before anything could be said.
     """
     a, b, third = _prepared(a_text, b_text, settings)
     seed = settings.seed if settings.seed is not None else secrets.randbelow(2**31)
@@ -81,6 +82,11 @@ def run_ab(
         state = history.PARTIAL
         raise
     except VqError as error:
+        if progress.cancelled():
+            # What fails once an end was asked for, such as a probe without tokens, says nothing about the arms.
+            state = history.PARTIAL
+            head["error"] = {"message": "stopped before anything could be said", "hint": None}
+            raise KeyboardInterrupt from error
         head["error"] = {"message": error.message, "hint": error.hint}
         progress.event("failed", error.message)
         raise

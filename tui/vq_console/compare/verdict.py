@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vq_console.core.text import counted
+
 Json = Mapping[str, Any]
 
 
@@ -40,9 +42,9 @@ def _speed_words(endpoint: Json) -> str:
     """`11 % slower per token with 1 stream`; empty for an endpoint that decides nothing."""
     if not endpoint.get("primary"):
         return ""
-    level, word, ratio = endpoint.get("concurrency"), endpoint.get("word"), endpoint.get("ratio")
+    level, word, ratio = endpoint["concurrency"], endpoint.get("word"), endpoint.get("ratio")
     per_token = endpoint.get("metric") != "throughput"
-    where = f"{'per token' if per_token else 'in tokens/s'} with {level} stream{'' if level == 1 else 's'}"
+    where = f"{'per token' if per_token else 'in tokens/s'} with {counted(level, 'stream')}"
     if word == "equivalent":
         return f"as fast {where}"
     if word not in {"faster", "slower"} or not ratio:
@@ -69,7 +71,7 @@ def speed_sentence(
 
 
 def _endpoint_words(endpoint: Json, a: str, b: str) -> str:
-    level = endpoint.get("concurrency")
+    level = endpoint["concurrency"]
     ratio, ci, word = endpoint.get("ratio"), endpoint.get("ci"), endpoint.get("word")
     pairs = endpoint.get("pairs") or 0
     what = {
@@ -78,15 +80,17 @@ def _endpoint_words(endpoint: Json, a: str, b: str) -> str:
         "e2e": "per request",
         "throughput": "in tokens/s",
     }.get(str(endpoint.get("metric")), str(endpoint.get("metric")))
-    where = f"with {level} stream{'' if level == 1 else 's'}"
+    where = f"with {counted(level, 'stream')}"
     if ratio is None or not ci:
         return f"{where} {what}: not enough valid pairs ({pairs})"
     low, high = float(ci[0]), float(ci[1])
-    pair_text = f"{pairs} pairs"
+    pair_text = counted(pairs, "pair")
     if word == "equivalent":
         return f"{where} {b} and {a} are equivalent {what} (B/A {ratio:.3f}, {low:.3f} to {high:.3f}, {pair_text})"
     if word == "inconclusive" and (low > 1 or high < 1):
-        return f"{where} the difference {what} is not decided yet (B/A {ratio:.2f}, only {pairs} valid pairs)"
+        return (
+            f"{where} the difference {what} is not decided yet (B/A {ratio:.2f}, only {counted(pairs, 'valid pair')})"
+        )
     if word == "inconclusive":
         return f"{where} the difference {what} is inconclusive (B/A {ratio:.2f}, {low:.2f} to {high:.2f}, {pair_text})"
     higher_is_faster = endpoint.get("metric") == "throughput"
@@ -125,7 +129,7 @@ def quality_sentence(quality: Json | None, a: str, b: str) -> str:
     text = f"{word}: {b} differs from {a} by KLD {_nats(value)} nats/token"
     if ci:
         text += f" (95 % CI {_nats(ci[0])} to {_nats(ci[1])}"
-        text += f", {kld.get('sequences')} sequences" if kld.get("sequences") else ""
+        text += f", {counted(kld['sequences'], 'sequence')}" if kld.get("sequences") else ""
         text += f"; noise floor {_nats(kld['floor'])})" if kld.get("floor") is not None else ")"
     if quality.get("top1_agreement") is not None:
         text += f"; same first choice at {quality['top1_agreement'] * 100:.1f} % of tokens"
@@ -137,7 +141,7 @@ def quality_sentence(quality: Json | None, a: str, b: str) -> str:
         if task.get("difference") is None:
             continue
         points = task["difference"] * 100
-        text += f" {task['name']} ({task['n']} items): {points:+.1f} pt"
+        text += f" {task['name']} ({counted(task['n'], 'item')}): {points:+.1f} pt"
         if task.get("ci"):
             text += f" ({task['ci'][0] * 100:+.1f} to {task['ci'][1] * 100:+.1f})"
         if task.get("detectable") is not None:

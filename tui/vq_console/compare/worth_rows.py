@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vq_console.core.text import counted
+
 DASH = "–"
 SIDES = ("A", "B")
 
@@ -40,7 +42,10 @@ def _served(worth: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 def _energy(worth: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return [
-        (f"joules per token at {row['concurrency']} streams", *_two([_figure(row.get(side)) for side in SIDES]))
+        (
+            f"joules per token at {counted(row['concurrency'], 'stream')}",
+            *_two([_figure(row.get(side)) for side in SIDES]),
+        )
         for row in worth.get("joules_per_token") or ()
     ]
 
@@ -59,7 +64,7 @@ def _floor(latency: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             most = "at most " if mine and mine.get("upper_bound") else ""
             share = mine.get("share") if mine else None
             cells.append(f"{most}{share * 100:.0f} % of {mine['bandwidth_gb_s']:,.0f} GB/s" if share else DASH)
-        rows.append((f"memory bandwidth used at {row['concurrency']} streams", *_two(cells)))
+        rows.append((f"memory bandwidth used at {counted(row['concurrency'], 'stream')}", *_two(cells)))
     return rows
 
 

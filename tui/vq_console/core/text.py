@@ -78,3 +78,12 @@ def seconds_text(seconds: float | None) -> str:
     if minutes < 60:
         return f"{minutes}m{rest:02d}"
     return f"{minutes // 60}h{minutes % 60:02d}"
+
+
+def counted(count: float, thing: str, form: str = "") -> str:
+    """A number with its noun as a person says it: `1 stream`, `12,345 tokens`; `form` is the format of the number.
+
+    The noun takes an `s` unless the number that is shown is 1; its last word is the one that changes.
+    """
+    shown = format(count, form)
+    return f"{shown} {thing}" + ("" if shown == "1" else "s")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vq_console.core.errors import EngineError
-from vq_console.core.text import redact, seconds_text
+from vq_console.core.text import counted, redact, seconds_text
 from vq_console.engines import pins as pinned
 from vq_console.engines.job import run_tool, tail
 
@@ -137,7 +137,7 @@ def install_offline(pip: Pip, requirements: Sequence[str], wheels: Path) -> None
 
     Python compiles what it imports when it is first imported: compiling all of it would take longer than installing.
     """
-    pip.say(f"installing {len(requirements)} packages")
+    pip.say(f"installing {counted(len(requirements), 'package')}")
     code = pip.run(
         "install", "--no-index", "--find-links", str(wheels), "--no-deps", "--no-compile", *requirements,
         stage="installing",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vq_console.core.text import counted
 from vq_console.hardware.model import Gpu
 
 MIN_WINDOW_S = 20.0
@@ -55,7 +56,9 @@ def _corrupted(values: Values, gpus: Sequence[Gpu]) -> Advice | None:
     if count is None:
         return None
     return Advice(
-        "corrupted", f"{count:.0f} answers held NaN: do not trust this quantization; try --dtype bfloat16", "dtype"
+        "corrupted",
+        f"{counted(count, 'answer', '.0f')} held NaN: do not trust this quantization; try --dtype bfloat16",
+        "dtype",
     )
 
 
@@ -63,7 +66,7 @@ def _failed(values: Values, gpus: Sequence[Gpu]) -> Advice | None:
     count = _above(values, "failed_requests", 0)
     if count is None:
         return None
-    return Advice("failed-requests", f"{count:.0f} requests failed in the last minute: see the log", "")
+    return Advice("failed-requests", f"{counted(count, 'request', '.0f')} failed in the last minute: see the log", "")
 
 
 def _preempted(values: Values, gpus: Sequence[Gpu]) -> Advice | None:
@@ -72,8 +75,8 @@ def _preempted(values: Values, gpus: Sequence[Gpu]) -> Advice | None:
         return None
     return Advice(
         "preemptions",
-        f"{count:.0f} preemptions: running requests lose their KV cache and compute it again; lower --max-num-seqs, "
-        "or make room with --gpu-memory-utilization or --kv-cache-dtype fp8",
+        f"{counted(count, 'preemption', '.0f')}: running requests lose their KV cache and compute it again; "
+        "lower --max-num-seqs, or make room with --gpu-memory-utilization or --kv-cache-dtype fp8",
         "max_num_seqs",
     )
 
@@ -86,8 +89,8 @@ def _kv_full(values: Values, gpus: Sequence[Gpu]) -> Advice | None:
     more = ", --kv-cache-dtype fp8" if half else ""
     return Advice(
         "kv-full",
-        f"KV cache {usage:.0f} % full and {values['waiting']:.0f} requests wait for it: more --gpu-memory-utilization, "
-        f"less --max-model-len{more}",
+        f"KV cache {usage:.0f} % full and {counted(values['waiting'], 'request', '.0f')} waiting for it: "
+        f"more --gpu-memory-utilization, less --max-model-len{more}",
         "gpu_memory_utilization",
     )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vq_console.core.errors import MissingError, UsageError, VqError
-from vq_console.core.text import seconds_text
+from vq_console.core.text import counted, seconds_text
 from vq_console.profiles import pull_resume
 from vq_console.profiles.hub import endpoint, hub_trouble, hub_utility, offline_reason, require_hub
 from vq_console.profiles.hubcache import cache_folder, find_cached, is_repository
@@ -91,7 +91,10 @@ def pull_model(
     total = sum(entry.file_size or 0 for entry in planned)
     missing = sum(entry.file_size or 0 for entry in planned if entry.will_download)
     target = folder or cache_folder()
-    say(f"{repository} at {str(info.sha)[:12]}: {len(planned)} files, {_size(total)}, {_size(missing)} to fetch")
+    say(
+        f"{repository} at {str(info.sha)[:12]}: {counted(len(planned), 'file')}, {_size(total)}, "
+        f"{_size(missing)} to fetch"
+    )
     _check_space(target, missing)
     if dry_run:
         return Pulled(model, None, info.sha, total, missing, len(planned))

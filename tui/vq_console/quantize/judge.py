@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vq_console.core.text import seconds_text
+from vq_console.core.text import counted, seconds_text
 from vq_console.quantize.model import Judged, Layer, Note, Request, Scheme, Source
 from vq_console.quantize.schemes import GROUP_SIZES, SERVED_GROUPS, find_scheme, needs_data
 
@@ -83,7 +83,7 @@ def judge(request: Request, source: Source, room: Room) -> Judged:
             Note(
                 "data-generated",
                 "info",
-                f"calibrated with {request.samples} texts that the model writes itself",
+                f"calibrated with {counted(request.samples, 'text')} that the model writes itself",
                 "--data FILE.jsonl takes your own prompts, which know your use better",
             )
         )
@@ -225,8 +225,8 @@ def _fixed_group(scheme: Scheme, layers: Sequence[Layer]) -> list[Note]:
                 Note(
                     "block-divides",
                     "warning",
-                    f"{len(odd)} layers are no multiple of the {rows} × {columns} block, such as {one.name} "
-                    f"({one.outputs} × {one.inputs}); vLLM refuses such layers or splits them badly",
+                    f"{counted(len(odd), 'layer')} no multiple of the {rows} × {columns} block, such as "
+                    f"{one.name} ({one.outputs} × {one.inputs}); vLLM refuses such layers or splits them badly",
                     "FP8_DYNAMIC has no blocks",
                 )
             ]
@@ -241,7 +241,7 @@ def _first_bad(layers: Sequence[Layer], size: int, tensor_parallel: int) -> str:
     inputs = f"{one.inputs} inputs"
     if tensor_parallel > 1 and _SPLIT_INPUTS.search(one.name):
         inputs += f", {one.inputs / tensor_parallel:g} on each of {tensor_parallel} GPUs"
-    more = f", and {len(bad) - 1} more layers" if len(bad) > 1 else ""
+    more = f", and {counted(len(bad) - 1, 'more layer')}" if len(bad) > 1 else ""
     return f"groups of {size} do not divide {one.name} ({inputs}){more}"
 
 

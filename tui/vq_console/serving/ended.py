@@ -106,7 +106,8 @@ def _oom_kills(incident: Mapping[str, Any] | None, killed: int | None) -> str:
     if told:
         return told[-1]
     kills = incident.get("oom_kills")
-    return f"{kills} processes of this control group were killed for want of memory." if kills else ""
+    group = "of this control group killed for want of memory."
+    return f"{kills} process{'' if kills == 1 else 'es'} {group}" if kills else ""
 
 
 def _by_whom(incident: Mapping[str, Any] | None) -> str:

@@ -142,27 +142,30 @@ def facts_table(server: ServerSnapshot) -> Table:
 
 
 def startup_text(server: ServerSnapshot, width: int, *, ascii_only: bool = False) -> Text:
-    """The start-up as bars, the longest part marked, then the processes."""
+    """The start-up as bars, the longest part marked, then the processes; names come before bars where it is narrow."""
     phases = server.seen.get("phases") or ()
     text = Text(no_wrap=True, overflow="ellipsis")
     if phases:
         longest = max(phase["seconds"] for phase in phases) or 1.0
         names = [PHASES.get(phase["name"], phase["name"]) for phase in phases]
-        label = min(max(len(name) for name in names), max(width - 11, 8))
+        total = sum(phase["seconds"] for phase in phases)
+        most = max(len(seconds_text(seconds)) for seconds in (total, *(phase["seconds"] for phase in phases)))
+        label = min(max(len(name) for name in names), max(width - most - 2, 8))
+        room = width - label - most - 3
+        room = room if room >= 3 else 0
         for phase, name in zip(phases, names, strict=True):
             is_longest = phase["seconds"] == longest
             text.append(f"{cut(name, label):{label}} ", style="bold" if is_longest else "")
-            room = max(width - label - 9, 3)
-            text.append(bar(phase["seconds"] / longest, room, ascii_only=ascii_only, track=False), style="cyan")
-            text.append(f" {seconds_text(phase['seconds']):>6}\n", style="bold" if is_longest else "")
-        total = sum(phase["seconds"] for phase in phases)
-        text.append(f"{'in all':{label}} {'':{max(width - label - 9, 3)}} {seconds_text(total):>6}\n", style="dim")
+            if room:
+                text.append(bar(phase["seconds"] / longest, room, ascii_only=ascii_only, track=False), style="cyan")
+            text.append(f" {seconds_text(phase['seconds']):>{most}}\n", style="bold" if is_longest else "")
+        text.append(f"{'in all':{label}} {'':{room}} {seconds_text(total):>{most}}\n", style="dim")
     else:
         text.append("no start-up in the log yet\n", style="dim")
     if server.processes:
         text.append("\nprocesses\n", style="dim")
         for pid, name in server.processes[:8]:
-            text.append(f"{pid:>8} {name}\n")
+            text.append(f"{pid:>8} {cut(name, max(width - 9, 8))}\n")
         if len(server.processes) > 8:
             text.append(f"{'':8} and {len(server.processes) - 8} more\n", style="dim")
     return text

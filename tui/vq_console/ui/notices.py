@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from vq_console.core.text import strip_control
+from vq_console.core.text import counted, strip_control
 from vq_console.serving.model import ServerRecord, ServerState
 from vq_console.ui.details import problem_of
 from vq_console.ui.hub import ServerSnapshot, Snapshot
@@ -64,5 +64,5 @@ def since(records: Iterable[ServerRecord], runs: Iterable[tuple[str, float]], la
             parts.append(f"{record.name} ready")
     done = [name for name, ended in runs if ended > last]
     if done:
-        parts.append(f"{len(done)} comparison{'s' if len(done) > 1 else ''} finished (5)")
+        parts.append(f"{counted(len(done), 'comparison')} finished (5)")
     return ", ".join(parts[:5]) + (f" and {len(parts) - 5} more" if len(parts) > 5 else "")

@@ -7,6 +7,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from vq_console.core.text import counted
+
 SPARKS = "▁▂▃▄▅▆▇█"
 ASCII_SPARKS = "_.-=+*#@"
 EQUIVALENT = math.log(1.03)
@@ -121,8 +123,8 @@ def _bounds(e: Mapping[str, Any]) -> tuple[float, ...]:
 
 
 def _name(endpoint: Mapping[str, Any]) -> str:
-    streams = endpoint.get("concurrency")
-    return f"{endpoint.get('metric')}, {streams} stream{'' if streams == 1 else 's'}"
+    streams = endpoint["concurrency"]
+    return f"{endpoint.get('metric')}, {counted(streams, 'stream')}"
 
 
 KLD_BANDS = (

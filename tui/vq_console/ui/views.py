@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from vq_console.core.text import seconds_text, strip_control
+from vq_console.core.text import counted, seconds_text, strip_control
 from vq_console.hardware.model import Gpu, Host
 from vq_console.metrics.adviser import SLOWED
 from vq_console.serving.model import ServerState
@@ -126,7 +126,8 @@ def host_line(host: Host | None, history: Sequence[float], width: int, *, ascii_
         else ""
     )
     model = (host.cpu_model or "processor").replace("(R)", "").replace(" Processor", "")
-    text.append(f"{model[: 30 if width >= 100 else 12]} · {host.cpu_count or DASH} cores {isa}  ")
+    cores = counted(host.cpu_count, "core") if host.cpu_count else f"{DASH} cores"
+    text.append(f"{model[: 30 if width >= 100 else 12]} · {cores} {isa}  ")
     load = f"load {DASH if host.cpu_pct is None else f'{host.cpu_pct:.0f} %':>5} "
     text.append(load)
     if width >= 76:
@@ -307,7 +308,7 @@ def worst_problem(snapshot: Snapshot) -> tuple[str, str]:
         held = sum(orphan.memory_mib or 0 for orphan in snapshot.orphans)
         count = len(snapshot.orphans)
         memory = f" hold{'s' if count == 1 else ''} {gib(held)} GiB" if held else ""
-        return f"▲ {count} left-over{'s' if count > 1 else ''} of dead servers{memory}", "o look"
+        return f"▲ {counted(count, 'left-over')} of dead servers{memory}", "o look"
     for server in snapshot.servers:
         if needs_a_look(server) and server.advice:
             return f"▲ {server.record.name}: {strip_control(server.advice[0])}", ""

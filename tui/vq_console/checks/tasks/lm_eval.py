@@ -14,6 +14,7 @@ from vq_console.checks.tasks.model import Outcome
 from vq_console.checks.tasks.paired import TaskResult, compare_outcomes
 from vq_console.core.errors import UsageError
 from vq_console.core.files import read_jsonl
+from vq_console.core.text import counted
 
 METRICS = ("exact_match", "acc", "acc_norm", "pass@1", "prompt_level_strict_acc", "em")
 """Metrics whose value per item is right (1) or wrong (0), in the order of preference."""
@@ -92,7 +93,7 @@ def import_pairs(a: Path, b: Path, *, metric: str | None = None) -> tuple[list[T
             (unscored, "without a right-or-wrong metric"),
         ):
             if count:
-                notes.append(f"{task}: {count} items {what}")
+                notes.append(f"{task}: {counted(count, 'item')} {what}")
     if not results:
         raise UsageError(f"{a} and {b} have no item in common", "; ".join(notes) or "Compare runs of the same tasks.")
     return results, notes

@@ -89,13 +89,13 @@ class Ending:
         if main_gone and not self._told_all:
             self._told_all = True
             self.deadline = min(self.deadline, now + self._survivors_s)
-            self.phase = f"stopping {len(living)} processes that stayed behind"
+            self.phase = f"stopping {len(living)} process{'' if len(living) == 1 else 'es'} that stayed behind"
             self.group.signal_all(living, signal.SIGTERM)
         if now < self.deadline:
             return False
         if self._killed_at is None:
             self._killed_at = now
-            self.phase = f"killing {len(living)} processes that did not stop"
+            self.phase = f"killing {len(living)} process{'' if len(living) == 1 else 'es'} that did not stop"
         self.group.signal_all(living, signal.SIGKILL)
         if now - self._killed_at > self._kill_wait_s:
             names = ", ".join(f"{proc.pid} ({proc.comm}, {proc.state})" for proc in living.values())

@@ -14,6 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Button, Input, Label, Select, TabbedContent, TabPane
 
+from vq_console.compare.history import FAILED
 from vq_console.core.errors import VqError
 from vq_console.core.places import runs_dir
 from vq_console.core.text import strip_control
@@ -109,7 +110,6 @@ class AbScreen(AbActions):
 
     def begin(self) -> None:
         self.call_after_refresh(self._mount_panes)
-        self._read_arms()
         self.set_interval(PROFILES_EVERY_S, lambda: self._read_arms() if self.is_current else None)
         self.set_interval(POLL_EVERY_S, self._look)
 
@@ -123,8 +123,7 @@ class AbScreen(AbActions):
 
     def resumed(self) -> None:
         app = self.console_app
-        if app.compare_arm is not None or app.compare_pair is not None:
-            self._read_arms()
+        self._read_arms()
         if app.open_run is not None:
             self.follow(app.open_run)
             self._opened = self._no_news = True
@@ -293,7 +292,14 @@ class AbScreen(AbActions):
             samples = await asyncio.to_thread(read_samples, tail.folder)
             self.query_one(LatencyPane).show_samples(samples)
         elif tail.error and not self._no_news:
-            self.app.notify(tail.error, title="The check failed", severity="error", timeout=15, markup=False)
+            failed = tail.state == FAILED
+            self.app.notify(
+                tail.error,
+                title="The check failed" if failed else "The check was stopped",
+                severity="error" if failed else "warning",
+                timeout=15,
+                markup=False,
+            )
 
     # Keys that only move
 

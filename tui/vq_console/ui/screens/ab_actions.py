@@ -11,7 +11,7 @@ from textual import work
 
 from vq_console.compare.report import arm_name
 from vq_console.core.errors import VqError
-from vq_console.core.text import strip_control
+from vq_console.core.text import counted, strip_control
 from vq_console.ui.runner import RunTail
 from vq_console.ui.screens.base import ConsoleScreen
 from vq_console.ui.widgets.answers import AnswersScreen, read_answers
@@ -66,7 +66,7 @@ class AbActions(ConsoleScreen):
             self.notify(f"{where}: {error.strerror or error}", severity="error", markup=False)
             return
         self.prompt_at = -1
-        self.notify(f"{len(self.prompts)} prompts: n asks the next one.", markup=False)
+        self.notify(f"{counted(len(self.prompts), 'prompt')}: n asks the next one.", markup=False)
 
     def action_next_prompt(self) -> None:
         """Ask the next prompt of the file."""

@@ -16,7 +16,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Input, Static
 
-from vq_console.core.text import seconds_text, strip_control
+from vq_console.core.text import counted, seconds_text, strip_control
 from vq_console.logs.model import Explanation
 from vq_console.serving.model import ServerState
 from vq_console.ui.details import PHASES
@@ -242,7 +242,7 @@ class LogsScreen(ConsoleScreen):
         else:
             server = next((s for s in self.console_app.hub.snapshot.servers if s.record.log == self._path), None)
             text.append(f"{server.record.name} ({server.record.state.value})  " if server else "", style="bold")
-            text.append(f"{len(view.buffer.shown):,} lines")
+            text.append(counted(len(view.buffer.shown), "line", ","))
             text.append(
                 "  following" if view.following else "  paused (f follows)",
                 style="green" if view.following else "yellow",
@@ -251,7 +251,9 @@ class LogsScreen(ConsoleScreen):
             if any(only):
                 text.append(f"  only {' '.join(word for word in only if word)}", style="bold")
             if view.buffer.pattern is not None:
-                text.append(f"  {len(view.buffer.matches):,} matches of {view.buffer.pattern.pattern!r}", style="bold")
+                found = len(view.buffer.matches)
+                words = f"{found:,} match{'' if found == 1 else 'es'} of {view.buffer.pattern.pattern!r}"
+                text.append(f"  {words}", style="bold")
             text.append(f"  {strip_control(str(self._path))}", style="dim")
             text.truncate(max(self.size.width - 2, 20), overflow="ellipsis")
             self.query_one(LogStrip).show(view.buffer, view.position)

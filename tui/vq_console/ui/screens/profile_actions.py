@@ -15,6 +15,7 @@ from typing import Any
 from textual import work
 
 from vq_console.core.errors import VqError
+from vq_console.core.text import counted
 from vq_console.engines.model import Catalogue
 from vq_console.preflight.model import Plan
 from vq_console.profiles.model import Profile
@@ -266,7 +267,7 @@ class ProfileActions(ConsoleScreen):
                 self._no(error)
                 return
             self.app.copy_to_clipboard(text)
-            self.notify(f"{form} copied to the clipboard ({len(text.splitlines())} lines)")
+            self.notify(f"{form} copied to the clipboard ({counted(len(text.splitlines()), 'line')})")
 
     def action_copy(self) -> None:
         """Copy the exact command."""

@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Static
 
 from vq_console.core.files import read_jsonl
-from vq_console.core.text import strip_control
+from vq_console.core.text import counted, strip_control
 from vq_console.ui.widgets.titles import entitle
 
 Answer = Mapping[str, Any]
@@ -46,8 +46,9 @@ class AnswersScreen(ModalScreen[None]):
             flips = sum(pair["kind"] == "flip" for pair in self._pairs)
             worse = sum(bool(pair.get("worse")) for pair in self._pairs)
             box.border_title = (
-                f"{len(self._pairs)} answers differ: {flips} flips ({worse} lost by B), "
-                f"{len(self._pairs) - flips} partings"
+                f"{counted(len(self._pairs), 'answer')} differ{'s' if len(self._pairs) == 1 else ''}: "
+                f"{counted(flips, 'flip')} ({worse} lost by B), "
+                f"{counted(len(self._pairs) - flips, 'parting')}"
             )
             box.border_subtitle = "↑ ↓ next   Esc closes"
             yield DataTable[Text](id="answers-list", cursor_type="row", zebra_stripes=True)

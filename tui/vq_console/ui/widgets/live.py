@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Static
 
-from vq_console.core.text import strip_control
+from vq_console.core.text import counted, strip_control
 from vq_console.ui.widgets.titles import entitle
 
 if TYPE_CHECKING:
@@ -62,13 +62,19 @@ class LivePane(Vertical):
 
 
 def answer_text(answer: LiveAnswer, mark: int | None) -> Text:
-    """The answer with token `mark` highlighted; text from the model is never markup."""
+    """The answer with token `mark` highlighted; text from the model is never markup.
+
+    A token that ends the answer and is not in its text, such as `<|im_end|>`, is shown only where it is the mark.
+    """
     if answer.error:
         return Text(strip_control(answer.error), style="bold red")
     if mark is None or mark >= len(answer.tokens):
         return Text(answer.text)
     text = Text()
-    for index, token in enumerate(answer.tokens):
+    tokens = answer.tokens
+    if answer.finish == "stop" and mark < len(tokens) - 1 and not answer.text.endswith(strip_control(tokens[-1].text)):
+        tokens = tokens[:-1]
+    for index, token in enumerate(tokens):
         text.append(strip_control(token.text), style="reverse bold" if index == mark else "")
     return text
 
@@ -79,7 +85,7 @@ def figures(side: str, answer: LiveAnswer) -> str:
     rate = f"{answer.tokens_per_s:.1f}" if answer.tokens_per_s is not None else "–"
     going = "" if answer.done else "…" if answer.tokens else "waiting"
     end = ENDS.get(answer.finish or "", answer.finish) or going
-    return f"{side}  TTFT {ttft}   {rate} tokens/s   {len(answer.tokens)} tokens   {end}"
+    return f"{side}  TTFT {ttft}   {rate} tokens/s   {counted(len(answer.tokens), 'token')}   {end}"
 
 
 def parting_words(parting: Parting) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group
@@ -14,10 +14,11 @@ from textual.containers import VerticalScroll
 from textual.widget import Widget
 from textual.widgets import DataTable, Static
 
+from vq_console.compare.history import FAILED
 from vq_console.compare.report import arm_name, interval, latency_rows, number
 from vq_console.compare.verdict import headline
 from vq_console.compare.worth_rows import worth_rows
-from vq_console.core.text import seconds_text, strip_control
+from vq_console.core.text import counted, seconds_text, strip_control
 from vq_console.ui.details import cut
 from vq_console.ui.plots import bar, curves, forest, kld_bands, plane
 from vq_console.ui.runner import RunTail
@@ -122,7 +123,7 @@ class LatencyPane(VerticalScroll):
             else "so far; intervals hold at any time"
         )
         void = f", {latency.get('void')} void" if latency.get("void") else ""
-        blocks = f"{latency['blocks']} blocks{void}; " if latency.get("blocks") else ""
+        blocks = f"{counted(latency['blocks'], 'block')}{void}; " if latency.get("blocks") else ""
         self.query_one("#latency-head", Static).update(Text(f"{blocks}{head}\n{METRICS}", style="dim"))
         self._draw_plots()
 
@@ -157,7 +158,7 @@ def sample_lines(samples: Samples, latency: Mapping[str, Any], width: int) -> li
         number = f"n {len(both['A'])} and {len(both['B'])}"
         lines += [
             "",
-            f"TTFT at {count} stream{'s' if count > 1 else ''}, share of answers begun by then: {told}, {number}",
+            f"TTFT at {counted(count, 'stream')}, share of answers begun by then: {told}, {number}",
         ]
         lines += curves(both, width, 6, "ms")
     tpot = {key: sum(values) / len(values) * 1000 for key, values in samples.tpot_s.items() if values}
@@ -216,7 +217,8 @@ def so_far_text(interim: Mapping[str, Any], width: int, *, ascii_only: bool = Fa
     kld = interim.get("kld") or {}
     text = Text()
     text.append("so far", style="bold")
-    text.append(f"  {kld.get('sequences')} texts, {kld.get('tokens')} tokens scored; the word comes at the end\n\n")
+    scored = f"{counted(kld.get('sequences') or 0, 'text')}, {counted(kld.get('tokens') or 0, 'token')} scored"
+    text.append(f"  {scored}; the word comes at the end\n\n")
     text.append(strip_control(f"KL divergence of {interim.get('of')} from {interim.get('from')}, nats per token\n"))
     text.append("\n".join(kld_bands(kld, width, ascii_only=ascii_only)) + "\n\n")
     text.append(f"{number(kld.get('value'))}", style="bold")
@@ -248,7 +250,8 @@ def quality_text(quality: Mapping[str, Any], width: int, *, ascii_only: bool = F
     for name, value, ci in rows:
         text.append(f"{name:32}{value:>10}   {ci}\n")
     if kld.get("sequences"):
-        text.append(f"{kld['sequences']} sequences, {kld.get('tokens')} tokens\n", style="dim")
+        told = f"{counted(kld['sequences'], 'sequence')}, {counted(kld.get('tokens') or 0, 'token')}\n"
+        text.append(told, style="dim")
     for task in quality.get("tasks") or ():
         if not task.get("n"):
             text.append(f"\n{strip_control(str(task['name'])):24} not one answer could be judged", style="dim")
@@ -293,7 +296,9 @@ class VerdictPane(VerticalScroll):
 
     def show(self, tail: RunTail) -> None:
         if tail.summary is None:
-            text = Text("✖ The check failed\n\n", style="bold red")
+            failed = tail.state == FAILED
+            head, style = ("✖ The check failed", "bold red") if failed else ("The check was stopped", "bold yellow")
+            text = Text(f"{head}\n\n", style=style)
             text.append(strip_control(tail.error or "the run has no summary"), style="not bold default")
             self.query_one("#verdict-text", Static).update(text)
             return
@@ -351,12 +356,8 @@ def verdict_text(summary: Mapping[str, Any]) -> Group:
         verdict.add_row(Text(name.capitalize(), style="bold"), Text(strip_control(str(sentence))))
         verdict.add_row("", "")
     parts.append(verdict)
-    worth = Table.grid(padding=(0, 2))
-    for row in worth_rows(summary.get("latency") or {}):
-        worth.add_row(*(Text(cell) for cell in row))
-    if worth.row_count:
-        names = [arm_name((summary.get("arms") or {}).get(side), side) for side in "AB"]
-        parts += [Text(strip_control(f"Worth, of {names[0]} and of {names[1]}"), style="bold"), worth, Text()]
+    if rows := worth_rows(summary.get("latency") or {}):
+        parts += [_worth_table(rows, [arm_name((summary.get("arms") or {}).get(side), side) for side in "AB"]), Text()]
     flags = _grid(20)
     for item in summary.get("validity") or ():
         flags.add_row(Text(strip_control(str(item["flag"]))), Text(strip_control(str(item["detail"])), style="dim"))
@@ -366,6 +367,18 @@ def verdict_text(summary: Mapping[str, Any]) -> Group:
         parts.append(Text("\nNot tested", style="bold"))
         parts.append(Text("; ".join(strip_control(str(item)) for item in summary["not_tested"])))
     return Group(*parts)
+
+
+def _worth_table(rows: Sequence[tuple[str, str, str]], names: Sequence[str]) -> Table:
+    """What it is worth under the names of the arms; where it is narrow the words wrap, the figures never."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column()
+    for _ in names:
+        table.add_column(no_wrap=True)
+    table.add_row(*(Text(cut(strip_control(word), 26), style="bold") for word in ("Worth", *names)))
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
 
 
 def _grid(width: int) -> Table:
