@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from vq_console.cli import build_parser
+from vq_console.cli import build_parser, main
 from vq_console.commands.names import COMMANDS
 
 HEAVY = ("textual", "rich", "numpy", "scipy", "aiohttp", "psutil", "pynvml", "tomlkit", "platformdirs", "packaging")
@@ -87,6 +87,30 @@ def test_errors_are_json_where_json_was_asked_for(vq_home: Path) -> None:
     value = json.loads(done.stdout)
     assert value["schema"] == "vq-console/error/1"
     assert "no-such-arm" in value["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("words", "command", "said"),
+    [
+        (["lint", "--frobnicate", "x"], "vq-console lint", "--frobnicate"),
+        (["ab", "only-one"], "vq-console ab", "B"),
+        (["serve", "x", "--timeout", "soon"], "vq-console serve", "--timeout"),
+        (["profiles", "show"], "vq-console profiles show", "profile"),
+        (["frobnicate"], "vq-console", "frobnicate"),
+    ],
+)
+def test_wrong_use_is_told_in_json_too(
+    capsys: pytest.CaptureFixture[str], words: list[str], command: str, said: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--json"])
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    told = json.loads(out)["error"]
+    assert told["message"].startswith(f"{command}: ")
+    assert said in told["message"]
+    assert told["message"].removeprefix(f"{command}: ") in err
+    assert f"`{command} --help`" in told["hint"]
 
 
 @pytest.mark.parametrize("much", [False, True])
