@@ -109,11 +109,15 @@ def test_a_failed_start_is_a_no_with_its_diagnosis(run: Run) -> None:
     path.write_text(asked.replace('"startup_s"', '"script": "fail-kv-too-small", "startup_s"'))
     code, told, words = run("serve", "sim", "--engine", "simulator", "--wait", "--json")
     assert code == 1
-    assert "error" in told
-    assert "kv-cache-too-small" in words or "kv" in words.lower()
+    assert {"message", "hint"} < set(told["error"])
+    assert "kv" in words.lower()
+    slug, problem = told["error"]["diagnosis"], told["error"]["problem"]
+    assert slug == problem["slug"]
+    assert slug in words
     code, told, _ = run("ps", "--json")
     assert (code, told["servers"][0]["state"]) == (0, "failed")
     assert told["servers"][0]["problem"]["fixes"]
+    assert (told["servers"][0]["diagnosis"], told["servers"][0]["problem"]) == (slug, problem)
 
     code, told, words = run("fix", "sim", "--dry-run", "--json")
     assert code == 0

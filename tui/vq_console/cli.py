@@ -16,7 +16,7 @@ from vq_console.core.errors import ExitCode, VqError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any, NoReturn
 
 _STREAMS = frozenset({None, "logs"})
@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return code
     except VqError as error:
         if getattr(args, "json", False):
-            _error_json(error.message, error.hint)
+            _error_json(error.message, error.hint, error.more)
         print(f"vq-console: {error}", file=sys.stderr)
         return int(error.exit_code)
     except KeyboardInterrupt:
@@ -167,11 +167,11 @@ def _let_go(stream: Any) -> None:
     os.close(nowhere)
 
 
-def _error_json(message: str, hint: str) -> None:
+def _error_json(message: str, hint: str, more: Mapping[str, object] | None = None) -> None:
     """An error as the one JSON object on standard output."""
     import json
 
-    value = {"schema": "vq-console/error/1", "error": {"message": message, "hint": hint}}
+    value = {"schema": "vq-console/error/1", "error": {"message": message, "hint": hint, **(more or {})}}
     print(json.dumps(value, ensure_ascii=False))
 
 
