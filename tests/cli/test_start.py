@@ -68,6 +68,8 @@ def test_commands_are_listed_alike_whichever_are_loaded() -> None:
         (["ab", "x", "y", "--levels", "0,-1"], 2),
         (["history", "import", "./nowhere.tar.gz"], 2),
         (["stop", "no-such-server"], 2),
+        (["suggest", ""], 2),
+        (["suggest", " "], 2),
     ],
 )
 def test_wrong_use_is_one_clear_line_and_no_traceback(vq_home: Path, words: list[str], code: int) -> None:
@@ -96,6 +98,8 @@ def test_errors_are_json_where_json_was_asked_for(vq_home: Path) -> None:
         (["ab", "only-one"], "vq-console ab", "B"),
         (["serve", "x", "--timeout", "soon"], "vq-console serve", "--timeout"),
         (["profiles", "show"], "vq-console profiles show", "profile"),
+        (["ask", "a", "b", "hello", "--max-tokens", "0"], "vq-console ask", "0 is below 1"),
+        (["ask", "a", "b", "hello", "--max-tokens", "-1"], "vq-console ask", "--max-tokens"),
         (["frobnicate"], "vq-console", "frobnicate"),
     ],
 )

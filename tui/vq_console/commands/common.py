@@ -30,6 +30,14 @@ def count(text: str) -> int:
     return value
 
 
+def number_of(text: str) -> int:
+    """An argument that is a whole number from 1 on."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return value
+
+
 def amount(text: str) -> float:
     """An argument that is a number from 0 on, such as seconds or GiB."""
     value = float(text)
