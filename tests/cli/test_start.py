@@ -117,6 +117,30 @@ def test_wrong_use_is_told_in_json_too(
     assert f"`{command} --help`" in told["hint"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["profiles", "new", "mine", "--model", "org/name"],
+        ["profiles", "duplicate", "PROFILE", "mine"],
+        ["serve", "PROFILE", "--engine", "simulator"],
+        ["ab", "PROFILE", "PROFILE", "--engine", "simulator"],
+    ],
+)
+def test_a_home_that_cannot_be_written_is_a_lack_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    """A file where the folder would be: nobody may write below it, not even root."""
+    profile = tmp_path / "given.toml"
+    profile.write_text('name = "given"\nmodel = "org/name-1B"\n')
+    (tmp_path / "taken").touch()
+    monkeypatch.setenv("VQ_CONSOLE_HOME", str(tmp_path / "taken" / "home"))
+    code = main([str(profile) if word == "PROFILE" else word for word in words] + ["--json"])
+    told = json.loads(capsys.readouterr().out)["error"]
+    assert code == 3
+    assert str(tmp_path / "taken") in told["message"]
+    assert "$VQ_CONSOLE_HOME" in told["hint"]
+
+
 @pytest.mark.parametrize("much", [False, True])
 def test_a_reader_that_leaves_does_not_change_the_answer(vq_home: Path, tmp_path: Path, much: bool) -> None:
     """`explain … | head -1` under `set -o pipefail`: the log is still a failed one."""

@@ -133,8 +133,7 @@ def _trouble(error: OSError) -> tuple[str, str, ExitCode]:
     if own is None:
         return said, "", ExitCode.NO
     given = os.environ.get(places.HOME_VARIABLE)
-    hint = f"${places.HOME_VARIABLE} says where it is" if given else "check who owns it"
-    return f"the console's folder {given or own} cannot be used: {said}", hint, ExitCode.MISSING
+    return f"the console's folder {given or own} cannot be used: {said}", places.MEND, ExitCode.MISSING
 
 
 class _Answer:

@@ -80,8 +80,9 @@ class LaunchError(VqError):
         argv: tuple[str, ...] = (),
         log_tail: str = "",
         more: Mapping[str, object] | None = None,
+        exit_code: ExitCode | None = None,
     ) -> None:
-        super().__init__(message, hint)
+        super().__init__(message, hint, exit_code=exit_code)
         self.more = more or {}
         self.argv = argv
         self.log_tail = log_tail

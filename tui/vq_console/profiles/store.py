@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 from vq_console.core.errors import ExitCode, ProfileError
 from vq_console.core.files import write_atomic
-from vq_console.core.places import HOME_VARIABLE, config_dir, profiles_dir
+from vq_console.core.places import MEND, profiles_dir
 from vq_console.core.text import nearest, strip_control
 from vq_console.profiles.format import parse_profile, profile_toml, valid_name
 from vq_console.profiles.model import Profile
@@ -196,7 +196,13 @@ def delete_profile(name: str) -> Path:
     try:
         path.unlink()
     except OSError as error:
-        raise ProfileError(str(path), "", f"cannot be deleted: {error.strerror or error}") from error
+        raise ProfileError(
+            str(path),
+            "",
+            f"cannot be deleted: {error.strerror or error}",
+            "see who owns its folder",
+            exit_code=ExitCode.MISSING,
+        ) from error
     return path
 
 
@@ -269,5 +275,7 @@ def _write(path: Path, text: str) -> None:
         write_atomic(path.resolve() if path.is_symlink() else path, text)
     except OSError as error:
         own = path.is_relative_to(profiles_dir())
-        hint = f"the console keeps its own files below {config_dir()}; ${HOME_VARIABLE} moves them" if own else ""
-        raise ProfileError(str(path), "", f"cannot be written: {error.strerror or error}", hint) from error
+        hint = MEND if own else "see who owns it, and that its disk has room"
+        raise ProfileError(
+            str(path), "", f"cannot be written: {error.strerror or error}", hint, exit_code=ExitCode.MISSING
+        ) from error
