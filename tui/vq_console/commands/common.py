@@ -46,6 +46,20 @@ def amount(text: str) -> float:
     return value
 
 
+def profile_name(name: str | None) -> str | None:
+    """The name that was given for a profile; raises UsageError for one that no profile can have."""
+    from vq_console.core.errors import UsageError
+    from vq_console.core.text import strip_control
+    from vq_console.profiles.format import valid_name
+
+    if name is not None and not valid_name(name):
+        raise UsageError(
+            f"{strip_control(name) or repr(name)}: is not the name of a profile",
+            "letters, digits, dot, dash and underscore; a letter or digit first; at most 100",
+        )
+    return name
+
+
 def emit(schema: str, value: Mapping[str, Any]) -> None:
     """Print the JSON answer of a command; `schema` is `vq-console/<command>/1`."""
     from vq_console.core.text import escape_hidden

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from vq_console.commands.common import Subparsers, add_command, confirm, emit, say, table
+from vq_console.commands.common import Subparsers, add_command, confirm, emit, profile_name, say, table
 from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode
 
@@ -199,7 +199,7 @@ def _request(args: argparse.Namespace) -> Request:
         tensor_parallel=args.tensor_parallel,
         measure=args.measure,
         profile=not args.no_profile,
-        profile_name=_profile_name(args.profile),
+        profile_name=profile_name(args.profile),
         tool=os.path.abspath(Path(args.tool).expanduser()) if args.tool else None,
     )
     if args.out:
@@ -207,15 +207,6 @@ def _request(args: argparse.Namespace) -> Request:
     else:
         out = default_out(request, label(scheme, method, args.group_size, kv_cache))
     return replace(request, out=out)
-
-
-def _profile_name(name: str | None) -> str | None:
-    from vq_console.core.errors import UsageError
-    from vq_console.profiles.format import valid_name
-
-    if name is not None and not valid_name(name):
-        raise UsageError(f"{name}: is not the name of a profile", "letters, digits, dot, dash and underscore")
-    return name
 
 
 def _show(prepared: Prepared) -> None:
