@@ -101,7 +101,7 @@ def test_wrong_use(words: tuple[str, ...], vq_home: Path) -> None:
         ("gpu_sm = 90\nquux = 1", "quux: unknown key\n  known keys: "),
         ('gpu_sm = "ninety"', "gpu_sm: 'ninety' is no compute capability"),
         ("gpu_mem_gib = nan", "gpu_mem_gib: nan cannot be"),
-        ("gpu_count = -1", "gpu_count: -1 cannot be"),
+        ("gpu_count = -1", "gpu_count: -1 cannot be\n  a number from 0 on, such as gpu_count = 24"),
         ("vllm_version = 0.32", 'vllm_version: must be text\n  such as vllm_version = "0.32.0"'),
         ('gpu_mem_gib = "24 GB"', "gpu_mem_gib: must be a number"),
         ("plugins = 1", "plugins: must be a list"),
@@ -115,6 +115,7 @@ def test_a_broken_target_is_wrong_use(vq_home: Path, tmp_path: Path, text: str, 
     assert str(caught.value).startswith(f"{path}: ")
     assert words in str(caught.value)
     assert caught.value.exit_code == 2
+    assert caught.value.hint
     with pytest.raises(VqError, match=r"absent\.toml"):
         _run("lint", _profile(tmp_path, SOUND), "--target", str(tmp_path / "absent.toml"))
 

@@ -119,6 +119,9 @@ def test_a_failed_start_is_a_no_with_its_diagnosis(run: Run) -> None:
     assert told["servers"][0]["problem"]["fixes"]
     assert (told["servers"][0]["diagnosis"], told["servers"][0]["problem"]) == (slug, problem)
 
+    code, told, _ = run("fix", "sim", "--choose", "9", "--json")
+    assert code == 2
+    assert problem["fixes"][0]["text"] in told["error"]["hint"]
     code, told, words = run("fix", "sim", "--dry-run", "--json")
     assert code == 0
     assert told["applied"] is False

@@ -59,7 +59,10 @@ def read_target(path: str | Path) -> Target:
     except OSError as error:
         raise UsageError(f"{where}: {error.strerror or error}", "give a target file, or leave --target out") from error
     except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: not valid TOML: {strip_control(str(error))}") from error
+        raise UsageError(
+            f"{where}: not valid TOML: {strip_control(str(error))}",
+            "`vq-console detect --as-target` prints a whole one",
+        ) from error
     if isinstance(facts.get("lint_input"), dict):
         facts = facts["lint_input"]
     _check(facts, where)
@@ -81,9 +84,9 @@ def _check(facts: Mapping[str, Any], where: Path) -> None:
             raise UsageError(f"{label}: must be a list", 'such as plugins = ["vllm-gguf-plugin"]')
         if key in _NUMBERS:
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise UsageError(f"{label}: must be a number", "such as gpu_mem_gib = 24")
+                raise UsageError(f"{label}: must be a number", f"such as {key} = 24")
             if not 0 <= value <= _MOST:
-                raise UsageError(f"{label}: {value} cannot be", "such as gpu_mem_gib = 24")
+                raise UsageError(f"{label}: {value} cannot be", f"a number from 0 on, such as {key} = 24")
         if key == "vllm_version" and not isinstance(value, str):
             raise UsageError(f"{label}: must be text", 'such as vllm_version = "0.32.0"')
         if key == "gpu_sm" and not re.fullmatch(r"\d{1,2}\.\d|\d{2,3}", str(value)):

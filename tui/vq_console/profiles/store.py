@@ -64,13 +64,16 @@ def read_text(path: Path) -> str:
             exit_code=ExitCode.WRONG_USE,
         ) from error
     except OSError as error:
-        raise ProfileError(str(path), "", f"cannot be read: {error.strerror or error}") from error
+        raise ProfileError(
+            str(path), "", f"cannot be read: {error.strerror or error}", "name a file that you may read"
+        ) from error
     if len(raw) > _MAX_BYTES:
-        raise ProfileError(str(path), "", "is larger than 1 MiB, which no profile is")
+        raise ProfileError(str(path), "", "is larger than 1 MiB, which no profile is", "name the profile's TOML file")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ProfileError(str(path), "", f"is not UTF-8 text (byte {error.start})") from error
+        hint = "save it as UTF-8, such as: iconv -f latin1 -t utf-8 OLD > NEW"
+        raise ProfileError(str(path), "", f"is not UTF-8 text (byte {error.start})", hint) from error
 
 
 def read_profile(path: Path) -> Profile:
@@ -192,7 +195,7 @@ def delete_profile(name: str) -> Path:
     """Delete the user's profile of that name, readable or broken, and return where it was; raises ProfileError."""
     path = find_profile(name)
     if is_shipped(path):
-        raise ProfileError(str(path), "", "ready profiles cannot be deleted")
+        raise ProfileError(str(path), "", "ready profiles cannot be deleted", "only your own ones can")
     try:
         path.unlink()
     except OSError as error:

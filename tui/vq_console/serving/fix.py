@@ -36,7 +36,8 @@ def choose_fix(name: str, number: int | None = None) -> Chosen:
         raise MissingError(f"{name}: its log shows nothing to fix", f"`vq-console logs {name}` shows it")
     fixes = diagnosis.fixes
     if number is not None and not 1 <= number <= len(fixes):
-        raise UsageError(f"there is no fix {number}; the diagnosis {diagnosis.slug} has {len(fixes)}")
+        listed = "; ".join(f"{place}: {fix.text}" for place, fix in enumerate(fixes, 1))
+        raise UsageError(f"there is no fix {number}; the diagnosis {diagnosis.slug} has {len(fixes)}", listed)
     chosen = fixes[number - 1] if number is not None else next((fix for fix in fixes if fix.patch is not None), None)
     if chosen is None or chosen.patch is None:
         steps = "; ".join(fix.text for fix in fixes)
