@@ -374,6 +374,14 @@ def test_schema(capsys: Capture) -> None:
     assert "quantization" in schema["properties"]["args"]["properties"]
 
 
+def test_what_a_pull_would_fetch_is_its_answer(capsys: Capture) -> None:
+    assert main(["pull", "smollm2", "--dry-run"]) == 0
+    out, err = capsys.readouterr()
+    assert "270 MB" in out
+    assert err == ""
+    assert run(capsys, "pull", "smollm2", "--dry-run")["schema"] == "vq-console/pull/1"
+
+
 def test_pull_says_what_is_missing(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert "HF_HUB_OFFLINE" in run(capsys, "pull", "org/m", code=3)["error"]["message"]

@@ -126,6 +126,9 @@ def test_a_failed_start_is_a_no_with_its_diagnosis(run: Run) -> None:
     assert code == 0
     assert told["applied"] is False
     assert told["patch"]["set_args"] == {"max_model_len": 8192}
+    code, text, words = run("fix", "sim", "--dry-run")
+    assert (code, text) == (0, "args.max_model_len = 8192\n")
+    assert slug in words
     assert "131072" in path.read_text()
     path.write_text(asked)  # the simulated machine now has room
     code, told, _ = run("fix", "sim", "--wait", "--json")

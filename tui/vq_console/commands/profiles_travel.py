@@ -123,12 +123,12 @@ def run_pull(args: argparse.Namespace) -> ExitCode:
         revision=args.revision,
         folder=Path(args.to) if args.to else None,
         dry_run=args.dry_run,
-        say=say,
+        say=print if args.dry_run and not args.json else say,  # then what would be fetched is the answer
     )
     if args.json:
         emit("vq-console/pull/1", pulled.to_json())
-    else:
-        print(pulled.path or "", end="\n" if pulled.path else "")
+    elif pulled.path:
+        print(pulled.path)
     return ExitCode.DONE
 
 

@@ -91,6 +91,10 @@ def _make(args: argparse.Namespace) -> ExitCode:
         return _dry_run(args, prepared)
     refuse(prepared)
     _show(prepared)
+    say()
+    for line in prepared.recipe.rstrip().split("\n"):
+        say(f"  │ {line}".rstrip())
+    say()
     judged = prepared.judged
     if not args.json and not args.yes and _interactive() and not confirm("make it?", yes=False):
         return ExitCode.NO
@@ -210,7 +214,7 @@ def _request(args: argparse.Namespace) -> Request:
 
 
 def _show(prepared: Prepared) -> None:
-    """The recipe and what is known before it runs."""
+    """What is known before it runs."""
     from vq_console.quantize.run import result_label
 
     judged, source = prepared.judged, prepared.source
@@ -221,10 +225,6 @@ def _show(prepared: Prepared) -> None:
     for note in judged.notes:
         mark = {"error": "✗", "warning": "!", "info": "·"}[note.severity]
         say(f" {mark} {note.message}" + (f" ({note.fix})" if note.fix else ""))
-    say()
-    for line in prepared.recipe.rstrip().split("\n"):
-        say(f"  │ {line}".rstrip())
-    say()
 
 
 def _dry_run(args: argparse.Namespace, prepared: Prepared) -> ExitCode:
@@ -236,6 +236,8 @@ def _dry_run(args: argparse.Namespace, prepared: Prepared) -> ExitCode:
         emit("vq-console/quantize/1", _judged_json(prepared) | {"recipe_text": prepared.recipe})
     else:
         _show(prepared)
+        if not prepared.judged.errors:
+            print(prepared.recipe, end="")
     return ExitCode.NO if prepared.judged.errors else ExitCode.DONE
 
 

@@ -294,7 +294,10 @@ def run_fix(args: argparse.Namespace) -> ExitCode:
     chosen = choose_fix(args.name, args.choose)
     say(f"{chosen.diagnosis.slug}: {chosen.fix.text}")
     for line in patch_lines(chosen.patch):
-        say(f"  {line}")
+        if args.dry_run and not args.json:
+            print(line)
+        else:
+            say(f"  {line}")
     if args.dry_run:
         if args.json:
             emit(
