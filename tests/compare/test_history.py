@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from compare.summaries import summary
+from vq_console.cli import main
 from vq_console.compare import history
 from vq_console.compare.report import report_csv, report_markdown
 from vq_console.compare.report_html import report_html
@@ -51,6 +52,13 @@ def test_find_tag_and_note(vq_home: Path) -> None:
         history.find_run("nothing-like-it")
     with pytest.raises(UsageError, match="is no tag"):
         history.tag_run(run, add=["a b"])
+
+
+def test_runs_of_other_pairs_are_named_in_words(vq_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run("a")
+    make_run("b", arms={"A": "bf16", "B": "int4"})
+    assert main(["diff", "a", "b"]) == 0
+    assert "not the same pair: before fp8 against int4, after bf16 against int4\n" in capsys.readouterr().err
 
 
 def test_bundle_comes_back_and_a_changed_one_is_refused(vq_home: Path, tmp_path: Path) -> None:

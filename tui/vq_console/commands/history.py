@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from vq_console.commands.common import Subparsers, add_command, confirm, emit, say, table
 from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def register(subparsers: Subparsers) -> None:
@@ -127,6 +131,12 @@ def run_report(args: argparse.Namespace) -> ExitCode:
     return ExitCode.DONE
 
 
+def _pair(arms: Mapping[str, str]) -> str:
+    from vq_console.core.text import strip_control
+
+    return strip_control(" against ".join(arms[side] for side in sorted(arms))) or "of unknown arms"
+
+
 def run_diff(args: argparse.Namespace) -> ExitCode:
     """What changed from one run to another."""
     from vq_console.compare.history import find_run, summary_of
@@ -137,7 +147,7 @@ def run_diff(args: argparse.Namespace) -> ExitCode:
     if before.folder.resolve() == after.folder.resolve():
         say(f"note: both are the run {before.name}; `vq-console history` lists the others")
     if before.arms != after.arms:
-        say(f"note: not the same pair ({before.arms} and {after.arms})")
+        say(f"note: not the same pair: before {_pair(before.arms)}, after {_pair(after.arms)}")
     changes = compare_runs(summary_of(before), summary_of(after))
     worse = [change for change in changes if change.word == "regression"]
     if args.json:
