@@ -61,6 +61,20 @@ def test_an_error_is_a_no(vq_home: Path, tmp_path: Path, target: str, capsys: py
     assert value["findings"][0]["patch"]["remove_args"] == ["quantization"]
 
 
+def test_an_unknown_method_is_named_where_the_version_is_not_known(
+    vq_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = tmp_path / "some.toml"
+    machine.write_text("gpu_sm = 90\n")
+    listed = BROKEN.replace('"w8a8"', '["nosuch"]')
+    assert _run("lint", _profile(tmp_path, listed), "--target", str(machine), "--json") == 1
+    value = json.loads(capsys.readouterr().out)
+    (found,) = [item for item in value["findings"] if item["rule"] == "quant-method-unknown"]
+    assert found["message"] == "'nosuch' is no quantization method of vLLM"
+    assert value["plan"]["method"]["asked"] == "nosuch"
+    assert "vLLM unknown" not in json.dumps(value)
+
+
 def test_words_for_a_person(vq_home: Path, tmp_path: Path, target: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert _run("lint", _profile(tmp_path, BROKEN), "--target", target) == 1
     text = capsys.readouterr().out
