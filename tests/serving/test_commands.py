@@ -68,7 +68,7 @@ def test_serve_wait_ps_logs_stop(run: Run) -> None:
     assert code == 0
     assert [item["name"] for item in told["servers"]] == ["sim"]
     code, text, _ = run("ps")
-    assert "ready SIMULATED" in text
+    assert "ready SIMULATED  Llama-3.1-8B-Instruct  " in text, "the model, not the name that it is served under"
 
     code, told, _ = run("logs", "sim", "--head", "3", "--json")
     assert len(told["lines"]) == 3
