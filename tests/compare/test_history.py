@@ -61,6 +61,16 @@ def test_runs_of_other_pairs_are_named_in_words(vq_home: Path, capsys: pytest.Ca
     assert "not the same pair: before fp8 against int4, after bf16 against int4\n" in capsys.readouterr().err
 
 
+def test_tagging_without_a_tag_is_wrong_use(vq_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run("a")
+    assert main(["history", "tag", "a"]) == 2
+    assert "which tag?" in capsys.readouterr().err
+    assert main(["history", "tag", "a", "release"]) == 0
+    assert history.find_run("a").tags == ("release",)
+    assert main(["history", "tag", "a", "--", "-release"]) == 0
+    assert history.find_run("a").tags == ()
+
+
 def test_bundle_comes_back_and_a_changed_one_is_refused(vq_home: Path, tmp_path: Path) -> None:
     run = make_run()
     bundle = history.export_bundle(run, tmp_path / "x.tar.gz")

@@ -18,7 +18,7 @@ def register(subparsers: Subparsers) -> None:
     parser = add_command(subparsers, "history", help_of("history"), run_history)
     parser.add_argument("action", nargs="?", default="list", choices=("list", "tag", "note", "import", "delete"))
     parser.add_argument("run", nargs="?", help="a run: name, beginning of it, tag or `last`; for import a bundle")
-    parser.add_argument("words", nargs="*", help="tags to add (-TAG removes), or the note")
+    parser.add_argument("words", nargs="*", help="tags to add (behind -- also -TAG to remove), or the note")
     parser.add_argument("--filter", metavar="TEXT", help="only runs whose name, arms, tags or machine contain this")
     parser.add_argument("--yes", action="store_true", help="do not ask before deleting")
 
@@ -50,6 +50,11 @@ def run_history(args: argparse.Namespace) -> ExitCode:
         if args.json:
             emit("vq-console/history/1", {"runs": [imported.to_json()]})
         return ExitCode.DONE
+    if args.action == "tag" and not args.words:
+        raise UsageError(
+            "history tag: which tag?",
+            f"`vq-console history tag {args.run} release` adds one; `… tag {args.run} -- -release` removes it",
+        )
     run = history.find_run(args.run)
     if args.action == "delete":
         if not confirm(f"delete {run.name} with its samples?", yes=args.yes):
