@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,20 @@ def test_an_unknown_method_is_named_where_the_version_is_not_known(
     assert found["message"] == "'nosuch' is no quantization method of vLLM"
     assert value["plan"]["method"]["asked"] == "nosuch"
     assert "vLLM unknown" not in json.dumps(value)
+
+
+@pytest.mark.parametrize("words", [(), ("--engine", "simulator")])
+def test_a_fixed_port_that_another_program_has_is_said(
+    vq_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    def rules() -> set[str]:
+        _run("lint", _profile(tmp_path, fixed), *words, "--json")
+        return {finding["rule"] for finding in json.loads(capsys.readouterr().out)["findings"]}
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        fixed = SOUND + f"port = {other.getsockname()[1]}\n"
+        assert "port-in-use" in rules()
+    assert "port-in-use" not in rules()
 
 
 def test_words_for_a_person(vq_home: Path, tmp_path: Path, target: str, capsys: pytest.CaptureFixture[str]) -> None:
