@@ -37,9 +37,22 @@ def test_items_and_their_key(vq_home: Path, capsys: pytest.CaptureFixture[str]) 
     assert len(answer(capsys, "tasks", "show", "lang", "--count", "4")["items"]) == 4
 
 
+def test_every_name_that_is_listed_can_be_shown(vq_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [line.split()[0] for line in run(capsys, "tasks", "list").splitlines()[1:]]
+    assert "needle" in names
+    for name in names:
+        items = answer(capsys, "tasks", "show", name, "--count", "3")["items"]
+        assert len(items) == 3
+        assert all(item["messages"] for item in items)
+    rows = run(capsys, "tasks", "show", "needle", "--answers").splitlines()
+    assert len(rows) == 10
+    assert all(json.loads(row)["answer"] for row in rows)
+
+
 @pytest.mark.parametrize(
     "words",
     [
+        ("tasks", "show", "needle", "--level", "2"),
         ("tasks", "show", "wrods"),
         ("tasks", "show", "words", "--level", "9"),
         ("tasks", "show", "words", "--count", "0"),

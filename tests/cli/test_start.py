@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from vq_console.cli import build_parser
+from vq_console.cli import build_parser, main
 from vq_console.commands.names import COMMANDS
 
 HEAVY = ("textual", "rich", "numpy", "scipy", "aiohttp", "psutil", "pynvml", "tomlkit", "platformdirs", "packaging")
@@ -68,6 +68,8 @@ def test_commands_are_listed_alike_whichever_are_loaded() -> None:
         (["ab", "x", "y", "--levels", "0,-1"], 2),
         (["history", "import", "./nowhere.tar.gz"], 2),
         (["stop", "no-such-server"], 2),
+        (["suggest", ""], 2),
+        (["suggest", " "], 2),
     ],
 )
 def test_wrong_use_is_one_clear_line_and_no_traceback(vq_home: Path, words: list[str], code: int) -> None:
@@ -87,6 +89,56 @@ def test_errors_are_json_where_json_was_asked_for(vq_home: Path) -> None:
     value = json.loads(done.stdout)
     assert value["schema"] == "vq-console/error/1"
     assert "no-such-arm" in value["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("words", "command", "said"),
+    [
+        (["lint", "--frobnicate", "x"], "vq-console lint", "--frobnicate"),
+        (["ab", "only-one"], "vq-console ab", "B"),
+        (["serve", "x", "--timeout", "soon"], "vq-console serve", "--timeout"),
+        (["profiles", "show"], "vq-console profiles show", "profile"),
+        (["ask", "a", "b", "hello", "--max-tokens", "0"], "vq-console ask", "0 is below 1"),
+        (["ask", "a", "b", "hello", "--max-tokens", "-1"], "vq-console ask", "--max-tokens"),
+        (["frobnicate"], "vq-console", "frobnicate"),
+    ],
+)
+def test_wrong_use_is_told_in_json_too(
+    capsys: pytest.CaptureFixture[str], words: list[str], command: str, said: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--json"])
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    told = json.loads(out)["error"]
+    assert told["message"].startswith(f"{command}: ")
+    assert said in told["message"]
+    assert told["message"].removeprefix(f"{command}: ") in err
+    assert f"`{command} --help`" in told["hint"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["profiles", "new", "mine", "--model", "org/name"],
+        ["profiles", "duplicate", "PROFILE", "mine"],
+        ["serve", "PROFILE", "--engine", "simulator"],
+        ["ab", "PROFILE", "PROFILE", "--engine", "simulator"],
+    ],
+)
+def test_a_home_that_cannot_be_written_is_a_lack_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    """A file where the folder would be: nobody may write below it, not even root."""
+    profile = tmp_path / "given.toml"
+    profile.write_text('name = "given"\nmodel = "org/name-1B"\n')
+    (tmp_path / "taken").touch()
+    monkeypatch.setenv("VQ_CONSOLE_HOME", str(tmp_path / "taken" / "home"))
+    code = main([str(profile) if word == "PROFILE" else word for word in words] + ["--json"])
+    told = json.loads(capsys.readouterr().out)["error"]
+    assert code == 3
+    assert str(tmp_path / "taken") in told["message"]
+    assert "$VQ_CONSOLE_HOME" in told["hint"]
 
 
 @pytest.mark.parametrize("much", [False, True])

@@ -7,7 +7,7 @@ import pytest
 from compare.summaries import endpoint, summary
 from vq_console.compare.arms import parse_arm
 from vq_console.compare.comparison import AbSettings, share_time
-from vq_console.compare.differences import ArmSettings, confounders, find_differences
+from vq_console.compare.differences import ArmSettings, Difference, confounders, find_differences
 from vq_console.compare.gates import failed_gates, parse_gates
 from vq_console.compare.placement import ArmDemand, GpuRoom, plan_placement
 from vq_console.compare.regression import compare_runs
@@ -34,6 +34,14 @@ def test_resolved_value_wins_over_what_was_asked() -> None:
     a = ArmSettings({"max_model_len": 4096}, {}, {"max_model_len": 4096})
     b = ArmSettings({}, {}, {"max_model_len": 4096})
     assert find_differences(a, b) == ()
+
+
+def test_a_difference_is_told_in_words() -> None:
+    assert Difference("kv_cache_dtype", "fp8", None, True).words() == (
+        "differs in kv_cache_dtype: A fp8, B not set (the question)"
+    )
+    told = Difference("compilation_config", {"level": None}, True, False).words()
+    assert told.startswith('differs in compilation_config: A {"level": null}, B true (NOT declared')
 
 
 def arm(label: str, weights: float | None = 8.0, share: float | None = None, **more: object) -> ArmDemand:

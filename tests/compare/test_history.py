@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from compare.summaries import summary
+from vq_console.cli import main
 from vq_console.compare import history
 from vq_console.compare.report import report_csv, report_markdown
 from vq_console.compare.report_html import report_html
@@ -53,6 +54,23 @@ def test_find_tag_and_note(vq_home: Path) -> None:
         history.tag_run(run, add=["a b"])
 
 
+def test_runs_of_other_pairs_are_named_in_words(vq_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run("a")
+    make_run("b", arms={"A": "bf16", "B": "int4"})
+    assert main(["diff", "a", "b"]) == 0
+    assert "not the same pair: before fp8 against int4, after bf16 against int4\n" in capsys.readouterr().err
+
+
+def test_tagging_without_a_tag_is_wrong_use(vq_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run("a")
+    assert main(["history", "tag", "a"]) == 2
+    assert "which tag?" in capsys.readouterr().err
+    assert main(["history", "tag", "a", "release"]) == 0
+    assert history.find_run("a").tags == ("release",)
+    assert main(["history", "tag", "a", "--", "-release"]) == 0
+    assert history.find_run("a").tags == ()
+
+
 def test_bundle_comes_back_and_a_changed_one_is_refused(vq_home: Path, tmp_path: Path) -> None:
     run = make_run()
     bundle = history.export_bundle(run, tmp_path / "x.tar.gz")
@@ -80,7 +98,8 @@ def test_reports_lead_with_the_verdict_and_keep_text_from_outside_harmless() -> 
     assert markdown.index("SIMULATED") < markdown.index("## Arms")
     assert "ALARM" in markdown
     assert "expected Machete, runs Marlin" in markdown
-    assert "fp8<script>\\|" in markdown
+    assert "fp8&lt;script>\\|" in markdown
+    assert "<script" not in markdown
     assert "<script>" not in page
     assert "SIMULATED" in page
     assert page.count("<svg") == 2

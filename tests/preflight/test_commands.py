@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,34 @@ def test_an_error_is_a_no(vq_home: Path, tmp_path: Path, target: str, capsys: py
     assert value["findings"][0]["patch"]["remove_args"] == ["quantization"]
 
 
+def test_an_unknown_method_is_named_where_the_version_is_not_known(
+    vq_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = tmp_path / "some.toml"
+    machine.write_text("gpu_sm = 90\n")
+    listed = BROKEN.replace('"w8a8"', '["nosuch"]')
+    assert _run("lint", _profile(tmp_path, listed), "--target", str(machine), "--json") == 1
+    value = json.loads(capsys.readouterr().out)
+    (found,) = [item for item in value["findings"] if item["rule"] == "quant-method-unknown"]
+    assert found["message"] == "'nosuch' is no quantization method of vLLM"
+    assert value["plan"]["method"]["asked"] == "nosuch"
+    assert "vLLM unknown" not in json.dumps(value)
+
+
+@pytest.mark.parametrize("words", [(), ("--engine", "simulator")])
+def test_a_fixed_port_that_another_program_has_is_said(
+    vq_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    def rules() -> set[str]:
+        _run("lint", _profile(tmp_path, fixed), *words, "--json")
+        return {finding["rule"] for finding in json.loads(capsys.readouterr().out)["findings"]}
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        fixed = SOUND + f"port = {other.getsockname()[1]}\n"
+        assert "port-in-use" in rules()
+    assert "port-in-use" not in rules()
+
+
 def test_words_for_a_person(vq_home: Path, tmp_path: Path, target: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert _run("lint", _profile(tmp_path, BROKEN), "--target", target) == 1
     text = capsys.readouterr().out
@@ -101,7 +130,7 @@ def test_wrong_use(words: tuple[str, ...], vq_home: Path) -> None:
         ("gpu_sm = 90\nquux = 1", "quux: unknown key\n  known keys: "),
         ('gpu_sm = "ninety"', "gpu_sm: 'ninety' is no compute capability"),
         ("gpu_mem_gib = nan", "gpu_mem_gib: nan cannot be"),
-        ("gpu_count = -1", "gpu_count: -1 cannot be"),
+        ("gpu_count = -1", "gpu_count: -1 cannot be\n  a number from 0 on, such as gpu_count = 24"),
         ("vllm_version = 0.32", 'vllm_version: must be text\n  such as vllm_version = "0.32.0"'),
         ('gpu_mem_gib = "24 GB"', "gpu_mem_gib: must be a number"),
         ("plugins = 1", "plugins: must be a list"),
@@ -115,6 +144,7 @@ def test_a_broken_target_is_wrong_use(vq_home: Path, tmp_path: Path, text: str, 
     assert str(caught.value).startswith(f"{path}: ")
     assert words in str(caught.value)
     assert caught.value.exit_code == 2
+    assert caught.value.hint
     with pytest.raises(VqError, match=r"absent\.toml"):
         _run("lint", _profile(tmp_path, SOUND), "--target", str(tmp_path / "absent.toml"))
 

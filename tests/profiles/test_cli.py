@@ -122,6 +122,25 @@ def test_new_from_yaml_and_log(capsys: Capture, tmp_path: Path) -> None:
     assert run(capsys, "profiles", "new", "c", "--from-pid", str(os.getpid()), code=2)
 
 
+@pytest.mark.parametrize("name", ["../../x", "a/b", "a b", "-x"])
+def test_a_bad_name_is_wrong_use_for_every_command(capsys: Capture, tmp_path: Path, name: str) -> None:
+    run(capsys, "profiles", "new", "mine", "--model", "org/m")
+    shared = tmp_path / "shared.toml"
+    shared.write_text('name = "s"\nmodel = "org/m"\n')
+    for words in (
+        ("new", f"--name={name}", "--model", "org/m"),
+        ("duplicate", "mine", "--", name),
+        ("rename", "mine", "--", name),
+        ("import", str(shared), f"--name={name}", "--yes"),
+    ):
+        capsys.readouterr()
+        assert main(["profiles", words[0], "--json", *words[1:]]) == 2
+        told = json.loads(capsys.readouterr().out)["error"]
+        assert told["message"] == f"{name}: is not the name of a profile"
+        assert "letters, digits" in told["hint"]
+    assert [path.name for path in profiles_dir().iterdir()] == ["mine.toml"]
+
+
 def test_duplicate_rename_delete(capsys: Capture) -> None:
     assert run(capsys, "profiles", "duplicate", "llama31-8b-w4a16", "copy")["name"] == "copy"
     assert "# When:" in (profiles_dir() / "copy.toml").read_text()
@@ -353,6 +372,14 @@ def test_schema(capsys: Capture) -> None:
     schema = json.loads(capsys.readouterr().out)
     jsonschema.Draft202012Validator.check_schema(schema)
     assert "quantization" in schema["properties"]["args"]["properties"]
+
+
+def test_what_a_pull_would_fetch_is_its_answer(capsys: Capture) -> None:
+    assert main(["pull", "smollm2", "--dry-run"]) == 0
+    out, err = capsys.readouterr()
+    assert "270 MB" in out
+    assert err == ""
+    assert run(capsys, "pull", "smollm2", "--dry-run")["schema"] == "vq-console/pull/1"
 
 
 def test_pull_says_what_is_missing(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

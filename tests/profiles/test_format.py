@@ -99,7 +99,11 @@ REFUSED = [
     (BASE + '[engine]\nvllm = "0.27"', "engine.vllm", "version specifier"),
     (BASE + "[placement]\ngpu_cuont = 1", "placement.gpu_cuont", "did you mean `gpu_count`"),
     (BASE + "[placement]\ngpu_count = true", "placement.gpu_count", "whole number"),
-    (BASE + "[placement]\ngpu_count = -1", "placement.gpu_count", "whole number"),
+    (BASE + "[placement]\ngpu_count = 1.5", "placement.gpu_count", "whole number"),
+    (BASE + "[placement]\ngpu_count = -1", "placement.gpu_count", "between 1 and 1024"),
+    (BASE + "[placement]\ngpu_count = 0", "placement.gpu_count", "leave it out"),
+    (BASE + f"[placement]\ngpu_count = {10**26}", "placement.gpu_count", "between 1 and 1024"),
+    (BASE + f"[args]\nx = {'[' * 40}{']' * 40}", "args.x" + "[0]" * 33, "nested too deeply"),
     (BASE + '[made_on]\nvllmm = "1"', "made_on.vllmm", "did you mean `vllm`"),
     (BASE + "args = 3", "args", "table"),
     (BASE + "tags = 'a'", "tags", "list"),
@@ -147,6 +151,7 @@ def test_refusals_name_file_and_key(text: str, key: str, words: str) -> None:
     error = raised.value
     assert error.key == key
     assert words in str(error)
+    assert error.hint, "an error says what to do"
     assert str(path or "profile") in error.message
     assert not key or key in error.message
     assert "hf_1" not in str(error)

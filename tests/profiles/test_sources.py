@@ -49,10 +49,12 @@ def test_yaml(tmp_path: Path) -> None:
 def test_broken_yaml(tmp_path: Path, text: str) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(text)
-    with pytest.raises(UsageError, match=r"c\.yaml"):
+    with pytest.raises(UsageError, match=r"c\.yaml") as raised:
         sources.from_yaml(path)
-    with pytest.raises(UsageError, match="cannot be read"):
+    assert "--config" in raised.value.hint
+    with pytest.raises(UsageError, match="cannot be read") as raised:
         sources.from_yaml(tmp_path / "absent.yaml")
+    assert raised.value.hint
 
 
 LOG = """\

@@ -136,6 +136,14 @@ def test_a_linked_profile_stays_a_link(mine: Path, tmp_path: Path) -> None:
     assert "seed = 2" in real.read_text()
 
 
+def test_text_that_is_not_utf8_is_refused_with_a_way_out(mine: Path) -> None:
+    path = mine.with_name("latin.toml")
+    path.write_bytes('model = "org/m"\ndescription = "größer"\n'.encode("latin1"))
+    with pytest.raises(ProfileError, match="not UTF-8") as raised:
+        store.read_profile(path)
+    assert "iconv" in raised.value.hint
+
+
 def test_copy_rename_delete(mine: Path) -> None:
     mine.write_text(TEXT.replace("org/m", "./m"))
     copy = store.copy_profile("mine", "other")

@@ -78,10 +78,17 @@ def test_a_dry_run_judges_and_makes_nothing(tiny: Path, vq_home: Path, tmp_path:
     assert value["expected"]["size_gib"] is not None
     assert "group-size-chosen" in {finding["rule"] for finding in value["findings"]}
     assert not (tmp_path / "x").exists()
+    shown = run(str(tiny), "--scheme", "W4A16", "--dry-run", "--out", str(tmp_path / "x"))
+    compile(shown.stdout, "recipe.py", "exec")
+    assert shown.stdout == value["recipe_text"]
+    assert "group size 64" in shown.stderr
+    assert "QuantizationModifier(" not in shown.stderr
     wrong = run(
         str(tiny), "--scheme", "W4A16", "--group-size", "128", "--dry-run", "--json", "--out", str(tmp_path / "x")
     )
     assert wrong.returncode == 1
+    plain = run(str(tiny), "--scheme", "W4A16", "--group-size", "128", "--dry-run", "--out", str(tmp_path / "x"))
+    assert (plain.returncode, plain.stdout) == (1, ""), "what cannot be run is no answer"
     assert [f["severity"] for f in json.loads(wrong.stdout)["findings"]].count("error") == 1
 
 

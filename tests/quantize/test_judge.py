@@ -103,6 +103,25 @@ def test_a_wrong_group_size_names_the_layer_and_the_sizes_that_work() -> None:
     assert "o_proj (576 inputs, 288 on each of 2 GPUs)" in split.message
 
 
+def test_a_broken_pattern_is_wrong_use_and_names_it() -> None:
+    with pytest.raises(UsageError) as raised:
+        judge(request("W8A8", ignore=("re:.*down_proj$", "re:[")), SMOL, WIDE)
+    assert "--ignore re:[:" in raised.value.message
+    assert raised.value.hint
+
+
+def test_a_pattern_that_matches_nothing_is_said() -> None:
+    given = ("nosuchlayer", "re:.*down_proj$", "model.layers.0.self_attn.q_proj", "re:down_proj", "lm_head")
+    found = [
+        note for note in judge(request("W8A8", ignore=given), SMOL, WIDE).notes if note.rule == "ignore-matches-nothing"
+    ]
+    assert [(note.severity, note.message) for note in found] == [
+        ("warning", "--ignore nosuchlayer matches no layer"),
+        ("warning", "--ignore re:down_proj matches no layer"),
+    ]
+    assert all("model.layers.0." in note.fix for note in found)
+
+
 def test_group_128_is_taken_where_it_divides() -> None:
     wide = source_of({"model.layers.0.mlp.up_proj": (14336, 4096), "model.layers.0.mlp.down_proj": (4096, 14336)})
     judged = judge(request("W4A16"), wide, WIDE)

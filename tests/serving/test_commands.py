@@ -68,7 +68,7 @@ def test_serve_wait_ps_logs_stop(run: Run) -> None:
     assert code == 0
     assert [item["name"] for item in told["servers"]] == ["sim"]
     code, text, _ = run("ps")
-    assert "ready SIMULATED" in text
+    assert "ready SIMULATED  Llama-3.1-8B-Instruct  " in text, "the model, not the name that it is served under"
 
     code, told, _ = run("logs", "sim", "--head", "3", "--json")
     assert len(told["lines"]) == 3
@@ -109,16 +109,26 @@ def test_a_failed_start_is_a_no_with_its_diagnosis(run: Run) -> None:
     path.write_text(asked.replace('"startup_s"', '"script": "fail-kv-too-small", "startup_s"'))
     code, told, words = run("serve", "sim", "--engine", "simulator", "--wait", "--json")
     assert code == 1
-    assert "error" in told
-    assert "kv-cache-too-small" in words or "kv" in words.lower()
+    assert {"message", "hint"} < set(told["error"])
+    assert "kv" in words.lower()
+    slug, problem = told["error"]["diagnosis"], told["error"]["problem"]
+    assert slug == problem["slug"]
+    assert slug in words
     code, told, _ = run("ps", "--json")
     assert (code, told["servers"][0]["state"]) == (0, "failed")
     assert told["servers"][0]["problem"]["fixes"]
+    assert (told["servers"][0]["diagnosis"], told["servers"][0]["problem"]) == (slug, problem)
 
+    code, told, _ = run("fix", "sim", "--choose", "9", "--json")
+    assert code == 2
+    assert problem["fixes"][0]["text"] in told["error"]["hint"]
     code, told, words = run("fix", "sim", "--dry-run", "--json")
     assert code == 0
     assert told["applied"] is False
     assert told["patch"]["set_args"] == {"max_model_len": 8192}
+    code, text, words = run("fix", "sim", "--dry-run")
+    assert (code, text) == (0, "args.max_model_len = 8192\n")
+    assert slug in words
     assert "131072" in path.read_text()
     path.write_text(asked)  # the simulated machine now has room
     code, told, _ = run("fix", "sim", "--wait", "--json")

@@ -15,6 +15,7 @@ from vq_console.serving.control import launch_error
 from vq_console.serving.ended import settle
 from vq_console.serving.fix import choose_fix
 from vq_console.serving.keeping import procfs
+from vq_console.serving.keeping.incident import death_words
 from vq_console.serving.launch import Settings, free_port, start
 from vq_console.serving.model import ServerRecord, ServerState
 from vq_console.serving.registry import get_server
@@ -121,3 +122,15 @@ def test_a_taken_port_is_a_diagnosis_although_nothing_was_logged(bench) -> None:
     assert server_json(ended)["diagnosis"] == "port-in-use"
     assert choose_fix("tiny").patch.remove_args == ("port",)
     assert "`vq-console fix tiny` does it" in str(launch_error(ended))
+
+
+@pytest.mark.parametrize(
+    ("before", "code", "said"),
+    [
+        ("ready", None, "the server ended while ready; how is unknown"),
+        ("starting", 1, "the server exited with code 1 while loading"),
+        ("unresponsive", -9, "the server was killed by signal 9 while unresponsive"),
+    ],
+)
+def test_how_it_went_is_a_sentence(before: str, code: int | None, said: str) -> None:
+    assert death_words(before, code) == said

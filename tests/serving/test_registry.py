@@ -18,7 +18,7 @@ from vq_console.serving.control import stop_server
 from vq_console.serving.keeping import procfs
 from vq_console.serving.model import Identity, ServerRecord, ServerState
 from vq_console.serving.registry import Reality, forget_server, get_server, list_servers, reconcile
-from vq_console.serving.view import LogView, judge, server_json, uptime_s
+from vq_console.serving.view import LogView, judge, model_name, server_json, uptime_s
 
 DEAD = Reality(keeper_alive=False, server_alive=False, same_boot=True)
 BOTH = Reality(keeper_alive=True, server_alive=True, same_boot=True)
@@ -187,3 +187,21 @@ def view(severity: str, lost: bool = False) -> LogView:
 def test_judge(exit_code: int | None, ready_at: float | None, seen: LogView | None, expected: str) -> None:
     record = ServerRecord("x", ServerState.FAILED, exit_code=exit_code, ready_at=ready_at)
     assert judge(record, seen).state.value == expected
+
+
+@pytest.mark.parametrize(
+    ("argv", "facts", "name"),
+    [
+        (["vllm", "serve", "org/m-8B", "--port=1"], {}, "m-8B"),
+        (["python", "-m", "vllm.entrypoints.openai.api_server", "--model", "/models/m-8B/", "--port=1"], {}, "m-8B"),
+        (["vllm", "serve", "org/m-8B"], {"model": "org/other"}, "other"),
+        ([], {}, "served"),
+        (["vllm", "serve"], {}, "served"),
+    ],
+)
+def test_a_server_is_listed_by_its_model(argv: list[str], facts: dict[str, str], name: str) -> None:
+    assert model_name(ServerRecord("x", ServerState.READY, model="served", plan={"argv": argv}), facts) == name
+
+
+def test_a_server_without_a_model_has_no_name_for_it() -> None:
+    assert model_name(ServerRecord("x", ServerState.READY), {}) is None

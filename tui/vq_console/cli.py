@@ -16,11 +16,29 @@ from vq_console.core.errors import ExitCode, VqError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
+    from collections.abc import Mapping, Sequence
+    from typing import Any, NoReturn
 
 _STREAMS = frozenset({None, "logs"})
 """What ends when nobody reads it any more; everything else goes on to its answer."""
+
+
+class _WrongUse(SystemExit):
+    """What argparse says of a command line, with the command whose help would help."""
+
+    def __init__(self, code: str | int | None, message: str, command: str) -> None:
+        super().__init__(code)
+        self.message, self.command = message, command
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose words about wrong use can be told again; those of its commands are of its kind."""
+
+    def error(self, message: str) -> NoReturn:
+        try:
+            super().error(message)
+        except SystemExit as ended:
+            raise _WrongUse(ended.code, message, self.prog) from None
 
 
 def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -28,7 +46,7 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 
     With no words, or ones that name no command, every command is there in full.
     """
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = _Parser(
         prog="vq-console",
         description="Build, launch, explain and compare quantized vLLM servers. Without a command: open the console.",
     )
@@ -56,11 +74,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser(words)
     try:
         args = parser.parse_args(words)
-    except SystemExit as ended:
-        if ended.code == ExitCode.WRONG_USE and "--json" in words:
-            _error_json(
-                "wrong use of the command line", "standard error says what is wrong; --help lists what there is"
-            )
+    except _WrongUse as wrong:
+        if "--json" in words:
+            command = wrong.command
+            if command == parser.prog:  # what no parser knew is left to the first one
+                command = " ".join([command, *[word for word in words if word in COMMANDS][:1]])
+            _error_json(f"{command}: {wrong.message}", f"`{command} --help` lists what there is")
         raise
     if args.ascii:
         os.environ["VQ_CONSOLE_ASCII"] = "1"
@@ -79,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return code
     except VqError as error:
         if getattr(args, "json", False):
-            _error_json(error.message, error.hint)
+            _error_json(error.message, error.hint, error.more)
         print(f"vq-console: {error}", file=sys.stderr)
         return int(error.exit_code)
     except KeyboardInterrupt:
@@ -114,8 +133,7 @@ def _trouble(error: OSError) -> tuple[str, str, ExitCode]:
     if own is None:
         return said, "", ExitCode.NO
     given = os.environ.get(places.HOME_VARIABLE)
-    hint = f"${places.HOME_VARIABLE} says where it is" if given else "check who owns it"
-    return f"the console's folder {given or own} cannot be used: {said}", hint, ExitCode.MISSING
+    return f"the console's folder {given or own} cannot be used: {said}", places.MEND, ExitCode.MISSING
 
 
 class _Answer:
@@ -148,11 +166,11 @@ def _let_go(stream: Any) -> None:
     os.close(nowhere)
 
 
-def _error_json(message: str, hint: str) -> None:
+def _error_json(message: str, hint: str, more: Mapping[str, object] | None = None) -> None:
     """An error as the one JSON object on standard output."""
     import json
 
-    value = {"schema": "vq-console/error/1", "error": {"message": message, "hint": hint}}
+    value = {"schema": "vq-console/error/1", "error": {"message": message, "hint": hint, **(more or {})}}
     print(json.dumps(value, ensure_ascii=False))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from vq_console.commands.common import Subparsers, add_command, emit, say
+from vq_console.commands.common import Subparsers, add_command, emit, number_of, say
 from vq_console.commands.latency_words import add_load_options, load_settings
 from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode
@@ -54,7 +54,7 @@ def register(subparsers: Subparsers) -> None:
     ask.add_argument("a", metavar="A")
     ask.add_argument("b", metavar="B")
     ask.add_argument("prompt", metavar="PROMPT", help="the user message, or - to read it from standard input")
-    ask.add_argument("--max-tokens", type=int, default=128)
+    ask.add_argument("--max-tokens", metavar="N", type=number_of, default=128, help="tokens of each answer (128)")
     ask.add_argument("--api-key-env", metavar="NAME")
 
 

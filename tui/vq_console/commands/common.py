@@ -30,12 +30,34 @@ def count(text: str) -> int:
     return value
 
 
+def number_of(text: str) -> int:
+    """An argument that is a whole number from 1 on."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return value
+
+
 def amount(text: str) -> float:
     """An argument that is a number from 0 on, such as seconds or GiB."""
     value = float(text)
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is no amount from 0 on")
     return value
+
+
+def profile_name(name: str | None) -> str | None:
+    """The name that was given for a profile; raises UsageError for one that no profile can have."""
+    from vq_console.core.errors import UsageError
+    from vq_console.core.text import strip_control
+    from vq_console.profiles.format import valid_name
+
+    if name is not None and not valid_name(name):
+        raise UsageError(
+            f"{strip_control(name) or repr(name)}: is not the name of a profile",
+            "letters, digits, dot, dash and underscore; a letter or digit first; at most 100",
+        )
+    return name
 
 
 def emit(schema: str, value: Mapping[str, Any]) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from vq_console.commands.common import Subparsers, add_command, confirm, emit, say, table
 from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode
 from vq_console.core.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def register(subparsers: Subparsers) -> None:
@@ -15,7 +19,7 @@ def register(subparsers: Subparsers) -> None:
     parser = add_command(subparsers, "history", help_of("history"), run_history)
     parser.add_argument("action", nargs="?", default="list", choices=("list", "tag", "note", "import", "delete"))
     parser.add_argument("run", nargs="?", help="a run: name, beginning of it, tag or `last`; for import a bundle")
-    parser.add_argument("words", nargs="*", help="tags to add (-TAG removes), or the note")
+    parser.add_argument("words", nargs="*", help="tags to add (behind -- also -TAG to remove), or the note")
     parser.add_argument("--filter", metavar="TEXT", help="only runs whose name, arms, tags or machine contain this")
     parser.add_argument("--yes", action="store_true", help="do not ask before deleting")
 
@@ -47,6 +51,11 @@ def run_history(args: argparse.Namespace) -> ExitCode:
         if args.json:
             emit("vq-console/history/1", {"runs": [imported.to_json()]})
         return ExitCode.DONE
+    if args.action == "tag" and not args.words:
+        raise UsageError(
+            "history tag: which tag?",
+            f"`vq-console history tag {args.run} release` adds one; `… tag {args.run} -- -release` removes it",
+        )
     run = history.find_run(args.run)
     if args.action == "delete":
         if not confirm(f"delete {run.name} with its samples?", yes=args.yes):
@@ -128,6 +137,12 @@ def run_report(args: argparse.Namespace) -> ExitCode:
     return ExitCode.DONE
 
 
+def _pair(arms: Mapping[str, str]) -> str:
+    from vq_console.core.text import strip_control
+
+    return strip_control(" against ".join(arms[side] for side in sorted(arms))) or "of unknown arms"
+
+
 def run_diff(args: argparse.Namespace) -> ExitCode:
     """What changed from one run to another."""
     from vq_console.compare.history import find_run, summary_of
@@ -138,7 +153,7 @@ def run_diff(args: argparse.Namespace) -> ExitCode:
     if before.folder.resolve() == after.folder.resolve():
         say(f"note: both are the run {before.name}; `vq-console history` lists the others")
     if before.arms != after.arms:
-        say(f"note: not the same pair ({before.arms} and {after.arms})")
+        say(f"note: not the same pair: before {_pair(before.arms)}, after {_pair(after.arms)}")
     changes = compare_runs(summary_of(before), summary_of(after))
     worse = [change for change in changes if change.word == "regression"]
     if args.json:

@@ -162,6 +162,8 @@ def run_suggest(args: argparse.Namespace) -> ExitCode:
     from vq_console.preflight.check import suggest_model
     from vq_console.preflight.suggest import suggestion_json
 
+    if not args.model.strip():
+        raise UsageError("suggest: the model is empty", "a hub id such as org/name, or a path")
     found = suggest_model(args.model, engine=_engine(args), target=_target(args))
     if args.json:
         emit("vq-console/suggest/1", suggestion_json(found))

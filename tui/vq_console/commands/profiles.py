@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from vq_console.commands import profiles_travel as travel
-from vq_console.commands.common import Subparsers, add_command, confirm, emit, say, table
+from vq_console.commands.common import Subparsers, add_command, confirm, emit, profile_name, say, table
 from vq_console.commands.names import help_of
 from vq_console.commands.profiles_show import listed_json, newest_flags, plain, profile_json, unknown_flags
 from vq_console.core.errors import ExitCode
@@ -151,7 +151,7 @@ def run_new(args: argparse.Namespace) -> ExitCode:
     draft = _draft(args)
     if args.model:
         draft.model = args.model
-    profile = draft.profile(args.name or args.named, args.description or "")
+    profile = draft.profile(profile_name(args.name or args.named), args.description or "")
     text = patched_text(profile_toml(profile), _changes(args))
     profile = parse_profile(text)
     profile = replace(
@@ -243,14 +243,14 @@ def run_duplicate(args: argparse.Namespace) -> ExitCode:
     """Copy under a new name."""
     from vq_console.profiles.store import copy_profile
 
-    return _written(args, copy_profile(args.profile, args.name))
+    return _written(args, copy_profile(args.profile, str(profile_name(args.name))))
 
 
 def run_rename(args: argparse.Namespace) -> ExitCode:
     """Change the name."""
     from vq_console.profiles.store import rename_profile
 
-    return _written(args, rename_profile(args.profile, args.name))
+    return _written(args, rename_profile(args.profile, str(profile_name(args.name))))
 
 
 def run_delete(args: argparse.Namespace) -> ExitCode:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from vq_console.commands.common import confirm, emit, say
+from vq_console.commands.common import confirm, emit, profile_name, say
 from vq_console.commands.profiles_show import newest_flags, plain, profile_json
 from vq_console.core.errors import ExitCode
 
@@ -24,6 +24,7 @@ def run_import(args: argparse.Namespace) -> ExitCode:
     for name in ("name", "model"):
         if getattr(args, name) is not None and not getattr(args, name).strip():
             raise UsageError(f"the {name} is empty", "leave it out, or write one")
+    profile_name(args.name)
     sources = list(share.read_sources(args.source))
     if args.name and len(sources) > 1:
         raise UsageError("--name needs a single profile", f"{args.source} holds {len(sources)}")
@@ -122,12 +123,12 @@ def run_pull(args: argparse.Namespace) -> ExitCode:
         revision=args.revision,
         folder=Path(args.to) if args.to else None,
         dry_run=args.dry_run,
-        say=say,
+        say=print if args.dry_run and not args.json else say,  # then what would be fetched is the answer
     )
     if args.json:
         emit("vq-console/pull/1", pulled.to_json())
-    else:
-        print(pulled.path or "", end="\n" if pulled.path else "")
+    elif pulled.path:
+        print(pulled.path)
     return ExitCode.DONE
 
 

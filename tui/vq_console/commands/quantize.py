@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from vq_console.commands.common import Subparsers, add_command, confirm, emit, say, table
+from vq_console.commands.common import Subparsers, add_command, confirm, emit, profile_name, say, table
 from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode
 from vq_console.core.text import counted
@@ -92,6 +92,10 @@ def _make(args: argparse.Namespace) -> ExitCode:
         return _dry_run(args, prepared)
     refuse(prepared)
     _show(prepared)
+    say()
+    for line in prepared.recipe.rstrip().split("\n"):
+        say(f"  │ {line}".rstrip())
+    say()
     judged = prepared.judged
     if not args.json and not args.yes and _interactive() and not confirm("make it?", yes=False):
         return ExitCode.NO
@@ -200,7 +204,7 @@ def _request(args: argparse.Namespace) -> Request:
         tensor_parallel=args.tensor_parallel,
         measure=args.measure,
         profile=not args.no_profile,
-        profile_name=_profile_name(args.profile),
+        profile_name=profile_name(args.profile),
         tool=os.path.abspath(Path(args.tool).expanduser()) if args.tool else None,
     )
     if args.out:
@@ -210,17 +214,8 @@ def _request(args: argparse.Namespace) -> Request:
     return replace(request, out=out)
 
 
-def _profile_name(name: str | None) -> str | None:
-    from vq_console.core.errors import UsageError
-    from vq_console.profiles.format import valid_name
-
-    if name is not None and not valid_name(name):
-        raise UsageError(f"{name}: is not the name of a profile", "letters, digits, dot, dash and underscore")
-    return name
-
-
 def _show(prepared: Prepared) -> None:
-    """The recipe and what is known before it runs."""
+    """What is known before it runs."""
     from vq_console.quantize.run import result_label
 
     judged, source = prepared.judged, prepared.source
@@ -231,10 +226,6 @@ def _show(prepared: Prepared) -> None:
     for note in judged.notes:
         mark = {"error": "✗", "warning": "!", "info": "·"}[note.severity]
         say(f" {mark} {note.message}" + (f" ({note.fix})" if note.fix else ""))
-    say()
-    for line in prepared.recipe.rstrip().split("\n"):
-        say(f"  │ {line}".rstrip())
-    say()
 
 
 def _dry_run(args: argparse.Namespace, prepared: Prepared) -> ExitCode:
@@ -246,6 +237,8 @@ def _dry_run(args: argparse.Namespace, prepared: Prepared) -> ExitCode:
         emit("vq-console/quantize/1", _judged_json(prepared) | {"recipe_text": prepared.recipe})
     else:
         _show(prepared)
+        if not prepared.judged.errors:
+            print(prepared.recipe, end="")
     return ExitCode.NO if prepared.judged.errors else ExitCode.DONE
 
 

@@ -216,9 +216,10 @@ def run_ps(args: argparse.Namespace) -> ExitCode:
     """All servers of this host."""
     from vq_console.core.text import seconds_text, strip_control
     from vq_console.serving.registry import list_servers
-    from vq_console.serving.view import server_json
+    from vq_console.serving.view import model_name, server_json
 
-    servers = [server_json(record) for record in list_servers()]
+    records = list_servers()
+    servers = [server_json(record) for record in records]
     if args.json:
         emit("vq-console/ps/1", _servers(servers))
         return ExitCode.DONE
@@ -226,7 +227,7 @@ def run_ps(args: argparse.Namespace) -> ExitCode:
         say("no servers yet: vq-console serve PROFILE")
         return ExitCode.DONE
     rows = []
-    for server in servers:
+    for record, server in zip(records, servers, strict=True):
         state = (
             server["state"]
             + (" (attached)" if server["attached"] else "")
@@ -237,9 +238,8 @@ def run_ps(args: argparse.Namespace) -> ExitCode:
         said = server["phase"] or (named and server["diagnosis"]) or server["reason"] or ""
         gpus = ",".join(str(index) for index in server["gpus"]) or "–"
         up = seconds_text(server["uptime_s"])
-        rows.append(
-            [server["name"], state, server["model"] or "–", gpus, str(server["port"] or "–"), up, strip_control(said)]
-        )
+        model = model_name(record, server["facts"]) or "–"
+        rows.append([server["name"], state, model, gpus, str(server["port"] or "–"), up, strip_control(said)])
     print(table(rows, ["name", "state", "model", "gpu", "port", "up", ""]))
     return ExitCode.DONE
 
@@ -295,7 +295,10 @@ def run_fix(args: argparse.Namespace) -> ExitCode:
     chosen = choose_fix(args.name, args.choose)
     say(f"{chosen.diagnosis.slug}: {chosen.fix.text}")
     for line in patch_lines(chosen.patch):
-        say(f"  {line}")
+        if args.dry_run and not args.json:
+            print(line)
+        else:
+            say(f"  {line}")
     if args.dry_run:
         if args.json:
             emit(

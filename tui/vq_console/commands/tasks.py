@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from vq_console.commands.common import Subparsers, add_command, emit, say, table
 from vq_console.commands.names import help_of
 from vq_console.core.errors import ExitCode
+
+if TYPE_CHECKING:
+    from vq_console.checks.tasks.model import Item
+
+_NEEDLE_TOKENS = 1024
+"""How long a needle's text is when it is only shown."""
 
 
 def register(subparsers: Subparsers) -> None:
@@ -74,9 +81,13 @@ def _show(args: argparse.Namespace) -> ExitCode:
     from vq_console.checks.tasks.answer_key import last_question, right_answer, wrong_answer
     from vq_console.checks.tasks.registry import generator, make_items
 
-    kind = generator(args.name)
-    level = _level((kind.levels + 1) // 2 if args.level is None else args.level, kind.levels)
-    items = make_items(kind.name, seed=args.seed, level=level, count=_count(10 if args.count is None else args.count))
+    count = _count(10 if args.count is None else args.count)
+    if args.name == "needle":
+        items = _needles(args)[:count]
+    else:
+        kind = generator(args.name)
+        level = _level((kind.levels + 1) // 2 if args.level is None else args.level, kind.levels)
+        items = make_items(kind.name, seed=args.seed, level=level, count=count)
     if args.json:
         emit("vq-console/tasks/1", {"items": [item.to_json() for item in items]})
         return ExitCode.DONE
@@ -86,6 +97,16 @@ def _show(args: argparse.Namespace) -> ExitCode:
             row = {"match": last_question(item), "answer": right_answer(item), "wrong": wrong_answer(item)}
         print(json.dumps(row, ensure_ascii=False))
     return ExitCode.DONE
+
+
+def _needles(args: argparse.Namespace) -> list[Item]:
+    """Needles as long as those of a short run; a run measures how many characters a token of its model has."""
+    from vq_console.checks.tasks.context import needles
+    from vq_console.core.errors import UsageError
+
+    if args.level is not None:
+        raise UsageError("needle has no levels", "`tasks run ARM --needle TOKENS` says how long its text is")
+    return needles(args.seed, _NEEDLE_TOKENS, characters_per_token=4.0)
 
 
 def _level(level: int, levels: int) -> int:

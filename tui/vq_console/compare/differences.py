@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +52,11 @@ class Difference:
     def to_json(self) -> dict[str, Any]:
         return {"key": self.key, "a": self.a, "b": self.b, "declared": self.declared}
 
+    def words(self) -> str:
+        """The difference as a person reads it."""
+        kind = "the question" if self.declared else "NOT declared, blocks a verdict on formats"
+        return f"differs in {self.key}: A {_value(self.a)}, B {_value(self.b)} ({kind})"
+
 
 @dataclass(frozen=True, slots=True)
 class ArmSettings:
@@ -90,6 +96,12 @@ def find_differences(a: ArmSettings, b: ArmSettings, *, declared: Collection[str
     if a.gpu_names and b.gpu_names:
         note("gpu", list(a.gpu_names), list(b.gpu_names))
     return tuple(sorted(found.values(), key=lambda d: (not d.declared, d.key)))
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "not set"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def confounders(differences: Collection[Difference]) -> tuple[Difference, ...]:

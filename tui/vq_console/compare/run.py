@@ -113,8 +113,7 @@ def _compare(comparison: Comparison) -> dict[str, Any]:
     placement, progress = comparison.placement, comparison.progress
     progress.event("plan", f"{placement.design}: {placement.why}")
     for difference in find_differences(a.settings(), b.settings(), declared=settings.declared):
-        kind = "the question" if difference.declared else "NOT declared, blocks a verdict on formats"
-        progress.event("plan", f"differs in {difference.key}: A {difference.a}, B {difference.b} ({kind})")
+        progress.event("plan", difference.words())
     if placement.design == "one-at-a-time":
         from vq_console.compare.alternate import compare_alternating
 

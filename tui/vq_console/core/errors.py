@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 class ExitCode(IntEnum):
     """What the process tells its caller; the meaning is the same for every command."""
@@ -25,6 +29,8 @@ class VqError(Exception):
     """
 
     exit_code: ExitCode = ExitCode.NO
+    more: Mapping[str, object] = {}
+    """What else a script may want to know, by the keys that it has elsewhere."""
 
     def __init__(self, message: str, hint: str = "", *, exit_code: ExitCode | None = None) -> None:
         super().__init__(message)
@@ -64,10 +70,20 @@ class EngineError(MissingError):
 
 
 class LaunchError(VqError):
-    """A server could not be started; carries the command and the end of its log."""
+    """A server could not be started; carries the command, the end of its log and what that means (`more`)."""
 
-    def __init__(self, message: str, hint: str = "", *, argv: tuple[str, ...] = (), log_tail: str = "") -> None:
-        super().__init__(message, hint)
+    def __init__(
+        self,
+        message: str,
+        hint: str = "",
+        *,
+        argv: tuple[str, ...] = (),
+        log_tail: str = "",
+        more: Mapping[str, object] | None = None,
+        exit_code: ExitCode | None = None,
+    ) -> None:
+        super().__init__(message, hint, exit_code=exit_code)
+        self.more = more or {}
         self.argv = argv
         self.log_tail = log_tail
 

@@ -11,6 +11,8 @@ import socket
 from pathlib import Path
 
 HOME_VARIABLE = "VQ_CONSOLE_HOME"
+MEND = f"make the folder writable and see that its disk has room, or set ${HOME_VARIABLE} to another one"
+"""What helps where the console cannot write its own files."""
 ENGINES_VARIABLE = "VQ_ENGINES_DIR"
 """Engines and models are large and depend on nothing but their pins: these may lie elsewhere than the rest."""
 MODELS_VARIABLE = "VQ_MODELS_DIR"

@@ -45,7 +45,7 @@ def plan_profile(
     catalogue = _catalogue_for(engine, target)
     if target is None and engine is not None and engine.simulated:
         facts, _ = checkpoint_here(resolved)
-        target = simulated_target(engine, facts)
+        target = simulated_target(engine, facts, resolved)
     elif target is None:
         facts, problems = checkpoint_here(resolved)
         target = target_here(

@@ -224,6 +224,8 @@ class Situation:
     def asked(self) -> str | None:
         """The method that `--quantization` names."""
         given = self.args.get("quantization")
+        if isinstance(given, list | tuple):  # becomes the same argument
+            given = " ".join(map(str, given))
         return str(given) if given not in (None, "", "auto", "None", "none") else None
 
     @cached_property

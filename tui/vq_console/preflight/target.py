@@ -59,7 +59,10 @@ def read_target(path: str | Path) -> Target:
     except OSError as error:
         raise UsageError(f"{where}: {error.strerror or error}", "give a target file, or leave --target out") from error
     except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
-        raise UsageError(f"{where}: not valid TOML: {strip_control(str(error))}") from error
+        raise UsageError(
+            f"{where}: not valid TOML: {strip_control(str(error))}",
+            "`vq-console detect --as-target` prints a whole one",
+        ) from error
     if isinstance(facts.get("lint_input"), dict):
         facts = facts["lint_input"]
     _check(facts, where)
@@ -81,9 +84,9 @@ def _check(facts: Mapping[str, Any], where: Path) -> None:
             raise UsageError(f"{label}: must be a list", 'such as plugins = ["vllm-gguf-plugin"]')
         if key in _NUMBERS:
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise UsageError(f"{label}: must be a number", "such as gpu_mem_gib = 24")
+                raise UsageError(f"{label}: must be a number", f"such as {key} = 24")
             if not 0 <= value <= _MOST:
-                raise UsageError(f"{label}: {value} cannot be", "such as gpu_mem_gib = 24")
+                raise UsageError(f"{label}: {value} cannot be", f"a number from 0 on, such as {key} = 24")
         if key == "vllm_version" and not isinstance(value, str):
             raise UsageError(f"{label}: must be text", 'such as vllm_version = "0.32.0"')
         if key == "gpu_sm" and not re.fullmatch(r"\d{1,2}\.\d|\d{2,3}", str(value)):
@@ -119,9 +122,7 @@ def target_here(
     _gpu_facts(facts, machine, engine, gpus, profile.gpu_count or situation.world * situation.dp)
     _host_facts(facts, machine)
     _model_facts(facts, profile)
-    port = situation.count("port")
-    if port:
-        facts["port_open"] = port_is_taken(str(situation.args.get("host") or "127.0.0.1"), port)
+    facts["port_open"] = _fixed_port_is_taken(situation)
     return Target({key: value for key, value in facts.items() if value is not None})
 
 
@@ -135,8 +136,11 @@ def with_engine(target: Target, engine: Engine) -> Target:
     return Target({key: value for key, value in facts.items() if value is not None}, target.origin)
 
 
-def simulated_target(engine: Engine, checkpoint: Mapping[str, Any]) -> Target:
-    """The machine that the stand-in engine pretends to be: one idle H200, whose recorded logs it replays."""
+def simulated_target(engine: Engine, checkpoint: Mapping[str, Any], profile: Profile | None = None) -> Target:
+    """The machine that the stand-in engine pretends to be: one idle H200, whose recorded logs it replays.
+
+    Its ports are this machine's: where `profile` fixes one, it must be free here.
+    """
     facts = {
         "vllm_version": engine.vllm_version,
         "device": "cuda",
@@ -146,6 +150,8 @@ def simulated_target(engine: Engine, checkpoint: Mapping[str, Any]) -> Target:
         "gpu_free_gib": 139.2,
         "checkpoint": dict(checkpoint),
     }
+    if profile is not None:
+        facts["port_open"] = _fixed_port_is_taken(Situation(profile, Target({}), Catalogue(None, "none"), {}))
     return Target({key: value for key, value in facts.items() if value is not None}, origin="SIMULATED H200")
 
 
@@ -156,6 +162,12 @@ def machine_facts(machine: Machine, engine: Engine | None = None) -> dict[str, A
     _gpu_facts(facts, machine, engine, None)
     _host_facts(facts, machine)
     return {key: value for key, value in facts.items() if value is not None}
+
+
+def _fixed_port_is_taken(situation: Situation) -> bool | None:
+    """Whether the port that a profile fixes is taken on this machine; None where it fixes none."""
+    port = situation.count("port")
+    return port_is_taken(str(situation.args.get("host") or "127.0.0.1"), port) if port else None
 
 
 def port_is_taken(host: str, port: int) -> bool | None:

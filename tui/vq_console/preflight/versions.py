@@ -48,6 +48,11 @@ def version_text(version: Version | None) -> str:
     return ".".join(str(part) for part in version) if version else "unknown"
 
 
+def vllm_text(version: Version | None) -> str:
+    """`vLLM 0.32.0`, or `vLLM` alone where the version is not known."""
+    return f"vLLM {version_text(version)}" if version else "vLLM"
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """A range of versions: from `since` (included) to `before` (not included); None leaves that end open."""

@@ -46,6 +46,7 @@ MADE_ON_KEYS = (
 PROVENANCE_KEYS = ("scheme", "tool", "recipe", "source", "source_revision")
 """Those that say how the checkpoint itself was made."""
 
+_TOML_FIX = 'mend it there; a line is KEY = VALUE, and text stands in quotes: quantization = "fp8"'
 _LOCAL = {
     "python": "which interpreter runs it is a local choice: `vq-console serve PROFILE --engine PYTHON`",
     "interpreter": "which interpreter runs it is a local choice: `vq-console serve PROFILE --engine PYTHON`",
@@ -76,10 +77,11 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text.removeprefix("\ufeff"))
     except tomllib.TOMLDecodeError as error:
-        raise ProfileError(where, "", f"not valid TOML: {strip_control(str(error))}") from error
+        raise ProfileError(where, "", f"not valid TOML: {strip_control(str(error))}", _TOML_FIX) from error
     except (ValueError, RecursionError, OverflowError) as error:
         # Python's own limits: digits of an integer, impossible dates, nesting.
-        raise ProfileError(where, "", f"not readable as TOML: {strip_control(str(error))}") from error
+        hint = "a number has at most 64 bits, a date exists, and tables lie a few levels deep"
+        raise ProfileError(where, "", f"not readable as TOML: {strip_control(str(error))}", hint) from error
 
 
 def profile_from(table: Mapping[str, Any], path: Path | None = None, where: str = "profile") -> Profile:
@@ -163,7 +165,7 @@ def _schema(value: Any, where: str) -> None:
 def _name(table: Mapping[str, Any], path: Path | None, where: str) -> str:
     name = table.get("name", path.stem if path is not None else None)
     if name is None:
-        raise ProfileError(where, "name", "is missing")
+        raise ProfileError(where, "name", "is missing", 'such as name = "llama31-8b-fp8"')
     if not isinstance(name, str) or not valid_name(name):
         raise ProfileError(
             where,
@@ -182,23 +184,25 @@ def _model(table: Mapping[str, Any], where: str) -> str:
     if not model.strip():
         raise ProfileError(where, "model", "is empty", "a hub id such as org/name, a path, or repo:quant for GGUF")
     if model != model.strip() or any(ord(char) < 32 for char in model):
-        raise ProfileError(where, "model", "must be a hub id or a path without blanks around it")
+        raise ProfileError(
+            where, "model", "must be a hub id or a path without blanks around it", 'such as model = "org/name"'
+        )
     if model.startswith("-"):
-        raise ProfileError(where, "model", "begins with a dash and would be taken for a flag")
+        raise ProfileError(where, "model", "begins with a dash and would be taken for a flag", "a path begins with ./")
     return model
 
 
 def _text(table: Mapping[str, Any], key: str, where: str) -> str:
     value = table.get(key, "")
     if not isinstance(value, str):
-        raise ProfileError(where, key, "must be text")
+        raise ProfileError(where, key, "must be text", f'put it into quotes: {key} = "…"')
     check_prose(value, where, key)
     return str(value)
 
 
 def _tags(value: Any, where: str) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(tag, str) and tag.strip() for tag in value):
-        raise ProfileError(where, "tags", "must be a list of words")
+        raise ProfileError(where, "tags", "must be a list of words", 'such as tags = ["fp8"]')
     for tag in value:
         check_prose(tag, where, "tags")
     return tuple(str(tag) for tag in value)
@@ -222,8 +226,11 @@ def _specifier(value: Any, where: str) -> str | None:
 def _gpu_count(value: Any, where: str) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1024:
-        raise ProfileError(where, "placement.gpu_count", "must be a whole number of GPUs")
+    label = "placement.gpu_count"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ProfileError(where, label, "must be a whole number of GPUs", "such as gpu_count = 1")
+    if not 1 <= value <= 1024:
+        raise ProfileError(where, label, f"{value} is not between 1 and 1024", "leave it out where no GPU is used")
     return int(value)
 
 

@@ -64,7 +64,7 @@ def profile_schema(flags: Mapping[str, Flag] | None = None) -> dict[str, Any]:
                 "additionalProperties": {"anyOf": [{"type": ["string", "number"]}, {"$ref": "#/$defs/reference"}]},
             },
             "engine": _closed(ENGINE_KEYS, {"vllm": {"type": "string", "description": "version specifier, >=0.27"}}),
-            "placement": _closed(PLACEMENT_KEYS, {"gpu_count": {"type": "integer", "minimum": 0, "maximum": 1024}}),
+            "placement": _closed(PLACEMENT_KEYS, {"gpu_count": {"type": "integer", "minimum": 1, "maximum": 1024}}),
             "made_on": {
                 **_closed(MADE_ON_KEYS, {}),
                 "description": "what the last good run was: GPU, SM, vLLM, kernels, revision",

@@ -20,6 +20,8 @@ from vq_console.profiles.draft import Draft
 from vq_console.profiles.store import resolve_model
 
 _ARGS_LINE = "non-default args: "
+_YAML = "it is what vLLM's --config takes: a line for each flag, such as max-model-len: 8192"
+_LOG = "take another log, or the command that made it: --from-command"
 _VERSION = re.compile(r"version (\d+\.\d+)[\d.]*\b")
 
 
@@ -43,11 +45,13 @@ def from_yaml(path: Path, flags: Mapping[str, Flag] | None = None) -> Draft:
     try:
         table = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise UsageError(
+            f"{path}: cannot be read: {error.strerror or error}", "name a file that you may read"
+        ) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not valid YAML: {strip_control(str(error))}") from error
+        raise UsageError(f"{path}: not valid YAML: {strip_control(str(error))}", _YAML) from error
     if not isinstance(table, dict):
-        raise UsageError(f"{path}: a table of flags was expected")
+        raise UsageError(f"{path}: a table of flags was expected", _YAML)
     draft = Draft()
     _take_table(table, draft, flags)
     if draft.model:
@@ -97,7 +101,9 @@ def from_log(path: Path, flags: Mapping[str, Flag] | None = None) -> Draft:
                 elif " version " in line and (match := _VERSION.search(line)):
                     version = match[1]
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise UsageError(
+            f"{path}: cannot be read: {error.strerror or error}", "name a file that you may read"
+        ) from error
     if found is None:
         raise UsageError(f"{path}: no line `non-default args: …`", "vLLM prints it at the start of its log")
     draft = Draft()
@@ -143,9 +149,9 @@ def _literal_table(text: str, draft: Draft) -> dict[str, Any]:
     try:
         tree = ast.parse(readable, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UsageError("the line `non-default args: …` of the log is cut off or damaged") from error
+        raise UsageError("the line `non-default args: …` of the log is cut off or damaged", _LOG) from error
     if not isinstance(tree, ast.Dict):
-        raise UsageError("the line `non-default args: …` of the log holds no table")
+        raise UsageError("the line `non-default args: …` of the log holds no table", _LOG)
     table: dict[str, Any] = {}
     for key, value in zip(tree.keys, tree.values, strict=True):
         if not isinstance(key, ast.Constant):
@@ -161,7 +167,7 @@ def _proc_strings(pid: int, name: str) -> list[str]:
     try:
         raw = Path(f"/proc/{pid}/{name}").read_bytes()
     except FileNotFoundError as error:
-        raise UsageError(f"there is no process {pid}") from error
+        raise UsageError(f"there is no process {pid}", "`vq-console attach` lists the servers that run") from error
     except (PermissionError, ProcessLookupError) as error:
         raise UsageError(f"process {pid} cannot be read: {error.strerror}", "it belongs to another user") from error
     return [part.decode("utf-8", "replace") for part in raw.rstrip(b"\0").split(b"\0")] if raw else []

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 from vq_console.core.errors import ExitCode, ProfileError
 from vq_console.core.files import write_atomic
-from vq_console.core.places import HOME_VARIABLE, config_dir, profiles_dir
+from vq_console.core.places import MEND, profiles_dir
 from vq_console.core.text import nearest, strip_control
 from vq_console.profiles.format import parse_profile, profile_toml, valid_name
 from vq_console.profiles.model import Profile
@@ -64,13 +64,16 @@ def read_text(path: Path) -> str:
             exit_code=ExitCode.WRONG_USE,
         ) from error
     except OSError as error:
-        raise ProfileError(str(path), "", f"cannot be read: {error.strerror or error}") from error
+        raise ProfileError(
+            str(path), "", f"cannot be read: {error.strerror or error}", "name a file that you may read"
+        ) from error
     if len(raw) > _MAX_BYTES:
-        raise ProfileError(str(path), "", "is larger than 1 MiB, which no profile is")
+        raise ProfileError(str(path), "", "is larger than 1 MiB, which no profile is", "name the profile's TOML file")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ProfileError(str(path), "", f"is not UTF-8 text (byte {error.start})") from error
+        hint = "save it as UTF-8, such as: iconv -f latin1 -t utf-8 OLD > NEW"
+        raise ProfileError(str(path), "", f"is not UTF-8 text (byte {error.start})", hint) from error
 
 
 def read_profile(path: Path) -> Profile:
@@ -192,11 +195,17 @@ def delete_profile(name: str) -> Path:
     """Delete the user's profile of that name, readable or broken, and return where it was; raises ProfileError."""
     path = find_profile(name)
     if is_shipped(path):
-        raise ProfileError(str(path), "", "ready profiles cannot be deleted")
+        raise ProfileError(str(path), "", "ready profiles cannot be deleted", "only your own ones can")
     try:
         path.unlink()
     except OSError as error:
-        raise ProfileError(str(path), "", f"cannot be deleted: {error.strerror or error}") from error
+        raise ProfileError(
+            str(path),
+            "",
+            f"cannot be deleted: {error.strerror or error}",
+            "see who owns its folder",
+            exit_code=ExitCode.MISSING,
+        ) from error
     return path
 
 
@@ -269,5 +278,7 @@ def _write(path: Path, text: str) -> None:
         write_atomic(path.resolve() if path.is_symlink() else path, text)
     except OSError as error:
         own = path.is_relative_to(profiles_dir())
-        hint = f"the console keeps its own files below {config_dir()}; ${HOME_VARIABLE} moves them" if own else ""
-        raise ProfileError(str(path), "", f"cannot be written: {error.strerror or error}", hint) from error
+        hint = MEND if own else "see who owns it, and that its disk has room"
+        raise ProfileError(
+            str(path), "", f"cannot be written: {error.strerror or error}", hint, exit_code=ExitCode.MISSING
+        ) from error

@@ -24,6 +24,7 @@ RESERVED: Mapping[str, str] = {
 
 _ARG_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*(?:\.[A-Za-z0-9_+-]+)*")
 _ENV_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ENV_NAME = 'letters, digits and underscore, no digit first: HF_TOKEN = { from_env = "HF_TOKEN" }'
 _SECRET_KEY = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET)$|PASSWORD", re.IGNORECASE)
 _SPECIAL_TOKEN = re.compile(r"<[^<>]+>|\[[A-Z_]+\]")
 """`<|im_end|>`, `[PAD]`: a token of a tokenizer, not one that opens a door."""
@@ -79,12 +80,12 @@ def check_args(table: Mapping[str, Any], where: str) -> dict[str, Any]:
 def check_value(value: Any, where: str, label: str, depth: int = 0) -> None:
     """Raise ProfileError unless `value` is text, a number, a boolean, or a list or table of those."""
     if depth > _MAX_DEPTH:
-        raise ProfileError(where, label, "is nested too deeply")
+        raise ProfileError(where, label, "is nested too deeply", f"at most {_MAX_DEPTH} levels; text may hold JSON")
     if isinstance(value, bool | int):
         return
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise ProfileError(where, label, f"{value} is not a finite number")
+            raise ProfileError(where, label, f"{value} is not a finite number", "write a number, or leave the key out")
     elif isinstance(value, str):
         check_text(value, where, label)
         if looks_secret(label, value):
@@ -112,7 +113,7 @@ def check_text(text: str, where: str, label: str) -> None:
             where, label, f"holds the control character U+{ord(found[0]):04X}", "only tab and newline may stand in text"
         )
     if any("\ud800" <= char <= "\udfff" for char in text):
-        raise ProfileError(where, label, "holds half of a character (a lone surrogate)")
+        raise ProfileError(where, label, "holds half of a character (a lone surrogate)", "type it anew")
 
 
 def check_name(text: str, where: str, label: str) -> None:
@@ -152,7 +153,7 @@ def check_env(table: Mapping[str, Any], where: str) -> dict[str, str | EnvRef]:
     for key, value in table.items():
         label = f"env.{key}"
         if not _ENV_KEY.fullmatch(key):
-            raise ProfileError(where, label, "not the name of an environment variable")
+            raise ProfileError(where, label, "not the name of an environment variable", _ENV_NAME)
         if isinstance(value, EnvRef):
             value = {"from_env": value.from_env}
         if isinstance(value, Mapping):
@@ -182,5 +183,5 @@ def _reference(value: Mapping[str, Any], where: str, label: str) -> str:
         raise ProfileError(where, label, "a table here has the one key `from_env`", '{ from_env = "NAME" }')
     source = value["from_env"]
     if not isinstance(source, str) or not _ENV_KEY.fullmatch(source):
-        raise ProfileError(where, f"{label}.from_env", "must be the name of an environment variable")
+        raise ProfileError(where, f"{label}.from_env", "must be the name of an environment variable", _ENV_NAME)
     return str(source)

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vq_console.core.text import counted, seconds_text
+from vq_console.core.errors import UsageError
+from vq_console.core.text import counted, nearest, seconds_text
 from vq_console.quantize.model import Judged, Layer, Note, Request, Scheme, Source
 from vq_console.quantize.schemes import GROUP_SIZES, SERVED_GROUPS, find_scheme, needs_data
 
@@ -46,6 +47,7 @@ class Room:
 def judge(request: Request, source: Source, room: Room) -> Judged:
     """Make the open choices of a request and say everything that is known before it runs."""
     scheme, method = find_scheme(request.scheme, request.method)
+    check_patterns(request.ignore)
     ignore, spared = ignored(request.ignore, source)
     quantized = tuple(layer for layer in source.layers if not matches_any(layer.name, ignore))
     notes: list[Note] = []
@@ -69,6 +71,7 @@ def judge(request: Request, source: Source, room: Room) -> Judged:
             )
         )
     chosen = replace(request, scheme=scheme.name, method=method, group_size=group)
+    notes += _ignore_notes(request.ignore, source.layers)
     notes += _layer_notes(quantized, spared, source.facts)
     size = predicted_bytes(scheme, group, quantized, source) / _GIB
     memory = needed_memory_gib(source, chosen, scheme)
@@ -103,14 +106,22 @@ def ignored(given: Sequence[str], source: Source) -> tuple[tuple[str, ...], tupl
     return tuple(dict.fromkeys([*patterns, *given])), tuple(dict.fromkeys(words))
 
 
+def check_patterns(given: Sequence[str]) -> None:
+    """Raise UsageError for a pattern that no layer can be held against."""
+    for pattern in given:
+        try:
+            re.compile(pattern[3:] if pattern.startswith("re:") else "")
+        except re.error as error:
+            raise UsageError(
+                f"--ignore {pattern}: not a regular expression: {error}", "such as --ignore 're:.*down_proj$'"
+            ) from None
+
+
 def matches(name: str, pattern: str) -> bool:
     """Whether a layer is meant, as compressed-tensors decides it: `re:` and a regular expression, or the name."""
     if not pattern.startswith("re:"):
         return name == pattern
-    try:
-        return re.match(pattern[3:], name) is not None
-    except re.error:
-        return False
+    return re.match(pattern[3:], name) is not None
 
 
 def matches_any(name: str, patterns: Sequence[str]) -> bool:
@@ -249,6 +260,20 @@ def _leave_out(layers: Sequence[Layer], request: Request) -> str:
     usable = dividing_groups(layers, request.tensor_parallel)
     best = next((size for size in usable if size in SERVED_GROUPS), None)
     return f"take --group-size {best}" if best else "leave those layers out with --ignore, or take FP8_DYNAMIC or W8A8"
+
+
+def _ignore_notes(given: Sequence[str], layers: Sequence[Layer]) -> list[Note]:
+    """One warning for each pattern that leaves nothing out; `lm_head` is left alone whether it was named or not."""
+    notes = []
+    for pattern in given:
+        if pattern == "lm_head" or any(matches(layer.name, pattern) for layer in layers):
+            continue
+        near = nearest(pattern, [layer.name for layer in layers])
+        shown = near or (layers[0].name if layers else "")
+        fix = "a layer's whole name, or re: and a regular expression that its name begins with"
+        said = f"--ignore {pattern} matches no layer"
+        notes.append(Note("ignore-matches-nothing", "warning", said, fix + (f", such as {shown}" if shown else "")))
+    return notes
 
 
 def _layer_notes(quantized: Sequence[Layer], spared: Sequence[str], facts: Mapping[str, Any]) -> list[Note]:

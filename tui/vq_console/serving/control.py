@@ -75,11 +75,16 @@ def remember_good_run(record: ServerRecord) -> None:
 
 def launch_error(record: ServerRecord) -> LaunchError:
     """Why a server is not ready, from its log where that says more than the keeper saw."""
-    from vq_console.serving.view import diagnose_server, tail_of
+    from vq_console.serving.view import diagnose_server, diagnosis_json, tail_of
 
     diagnosis = diagnose_server(record)
     message = f"{record.name} {record.state.value}: {record.reason or 'no reason is known'}"
     hint = f"`vq-console logs {record.name}` shows its log"
+    more = {
+        "server": record.name,
+        "diagnosis": diagnosis.slug if diagnosis else None,
+        "problem": diagnosis_json(diagnosis) if diagnosis else None,
+    }
     if diagnosis is not None and diagnosis.severity in ("error", "unknown") and record.state is ServerState.FAILED:
         where = f" (log line {diagnosis.root_line})" if diagnosis.root_line else ""
         message += f"\n  {diagnosis.slug}: {diagnosis.title}{where}"
@@ -91,7 +96,7 @@ def launch_error(record: ServerRecord) -> LaunchError:
         elif diagnosis.fixes:
             hint = diagnosis.fixes[0].text
     argv = tuple(str(item) for item in record.plan.get("argv") or ())
-    return LaunchError(message, hint, argv=argv, log_tail=tail_of(record))
+    return LaunchError(message, hint, argv=argv, log_tail=tail_of(record), more=more)
 
 
 def stop_server(name: str, *, timeout_s: float = 30.0, on_progress: Watcher | None = None) -> ServerRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +37,8 @@ def choose_fix(name: str, number: int | None = None) -> Chosen:
         raise MissingError(f"{name}: its log shows nothing to fix", f"`vq-console logs {name}` shows it")
     fixes = diagnosis.fixes
     if number is not None and not 1 <= number <= len(fixes):
-        raise UsageError(f"there is no fix {number}; the diagnosis {diagnosis.slug} has {len(fixes)}")
+        listed = "; ".join(f"{place}: {fix.text}" for place, fix in enumerate(fixes, 1))
+        raise UsageError(f"there is no fix {number}; the diagnosis {diagnosis.slug} has {len(fixes)}", listed)
     chosen = fixes[number - 1] if number is not None else next((fix for fix in fixes if fix.patch is not None), None)
     if chosen is None or chosen.patch is None:
         steps = "; ".join(fix.text for fix in fixes)
@@ -60,10 +62,14 @@ def apply_fix(chosen: Chosen) -> tuple[Path, ServerRecord]:
 
 
 def patch_lines(patch: Patch) -> list[str]:
-    """The change as a person reads it."""
+    """The change as a person reads it, values as a profile has them."""
     lines = [f"model = {patch.set_model}"] if patch.set_model else []
-    lines += [f"args.{key} = {value!r}" for key, value in patch.set_args.items()]
+    lines += [f"args.{key} = {_value(value)}" for key, value in patch.set_args.items()]
     lines += [f"args.{key} removed" for key in patch.remove_args]
-    lines += [f"env.{key} = {value!r}" for key, value in patch.set_env.items()]
+    lines += [f"env.{key} = {_value(value)}" for key, value in patch.set_env.items()]
     lines += [f"env.{key} removed" for key in patch.remove_env]
     return lines
+
+
+def _value(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

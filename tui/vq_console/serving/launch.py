@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vq_console.core.errors import LaunchError, MissingError, UsageError
+from vq_console.core.errors import ExitCode, LaunchError, MissingError, UsageError
 from vq_console.core.files import read_json, write_json
-from vq_console.core.places import servers_dir
+from vq_console.core.places import MEND, servers_dir
 from vq_console.serving import registry
 from vq_console.serving.environment import server_environment
 from vq_console.serving.keeping import locks
@@ -206,8 +206,9 @@ def _disk_trouble(plan: Plan) -> Iterator[None]:
     except OSError as error:
         raise LaunchError(
             f"{plan.profile}: {error.filename or servers_dir()}: {error.strerror or error}",
-            "the server's record must be written before it can start",
+            f"a server's record is written before it starts: {MEND}",
             argv=plan.argv,
+            exit_code=ExitCode.MISSING,
         ) from error
 
 

@@ -161,6 +161,14 @@ def _incident(record: ServerRecord) -> Mapping[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def model_name(record: ServerRecord, facts: Mapping[str, Any]) -> str | None:
+    """The model itself, not the name that it is served under; without its owner. None where nothing says it."""
+    argv = record.plan.get("argv") or ()
+    planned = next((argv[at + 1] for at, word in enumerate(argv[:-1]) if word in ("serve", "--model")), None)
+    found = facts.get("model") or planned or record.model
+    return strip_control(str(found)).rstrip("/").rpartition("/")[2] if found else None
+
+
 def server_json(record: ServerRecord) -> dict[str, Any]:
     """One entry of `servers[]`. Absent is None; what it says of facts and kernels comes from the log.
 

@@ -137,9 +137,11 @@ class VqConsole(App[int]):
 
     def _build_ahead(self) -> None:
         """Build the next screen that nobody has opened yet, without showing it."""
+        # Textual has no public way to; a version without this one builds them when they are opened.
+        init = getattr(self, "_init_mode", None)
         left = [mode for mode in BUILT_AHEAD if mode not in self._screen_stacks]
-        if left and self.is_running:
-            self._init_mode(left[0])
+        if left and init is not None and self.is_running:
+            init(left[0])
             self.set_timer(BUILD_EVERY_S, self._build_ahead)
 
     def notify(

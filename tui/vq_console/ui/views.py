@@ -11,6 +11,7 @@ from vq_console.core.text import counted, seconds_text, strip_control
 from vq_console.hardware.model import Gpu, Host
 from vq_console.metrics.adviser import SLOWED
 from vq_console.serving.model import ServerState
+from vq_console.serving.view import model_name as model_of
 from vq_console.ui.details import DASH, cut, figure, needs_a_look, problem_of, short_kernel
 from vq_console.ui.hub import ServerSnapshot, Snapshot
 from vq_console.ui.plots import shares_bar, sparkline
@@ -258,13 +259,7 @@ def cell(server: ServerSnapshot, key: str, *, ascii_only: bool = False) -> Text:
 
 def model_name(server: ServerSnapshot) -> str:
     """The model itself, not the name that it is served under; without its owner."""
-    facts = server.seen.get("facts") or {}
-    argv = server.record.plan.get("argv") or ()
-    at = argv.index("serve") + 1 if "serve" in argv else 0
-    planned = argv[at] if 0 < at < len(argv) else None
-    return (
-        strip_control(str(facts.get("model") or planned or server.record.model or DASH)).rstrip("/").rpartition("/")[2]
-    )
+    return model_of(server.record, server.seen.get("facts") or {}) or DASH
 
 
 def uptime(server: ServerSnapshot) -> str:

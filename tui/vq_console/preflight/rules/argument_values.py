@@ -8,7 +8,7 @@ from vq_console.core.text import nearest
 from vq_console.preflight.rules import knowledge
 from vq_console.preflight.rules.base import Context, Hit, drop, put, rule
 from vq_console.preflight.values import json_table, whole
-from vq_console.preflight.versions import version_text
+from vq_console.preflight.versions import vllm_text
 
 
 def _dashes(name: str) -> str:
@@ -110,7 +110,7 @@ def bad_speculation(context: Context) -> Iterator[Hit]:
     if isinstance(method, str) and known and method not in known:
         near = nearest(method, known)
         yield Hit(
-            f"{method!r} is no speculative decoding method of vLLM {version_text(context.s.version)}",
+            f"{method!r} is no speculative decoding method of {vllm_text(context.s.version)}",
             evidence="known: " + ", ".join(sorted(known)[:20]) + " …",
             fix=f"Use {near}" if near else "Use ngram, eagle3, mtp or another listed method",
             patch=put(speculative_config={**table, "method": near}) if near and table else None,

@@ -12,7 +12,7 @@ from vq_console.preflight.model import Patch
 from vq_console.preflight.rules import knowledge
 from vq_console.preflight.rules.base import Context, Hit, drop, put, rule
 from vq_console.preflight.values import as_list, json_table, whole
-from vq_console.preflight.versions import READ, span, version_text
+from vq_console.preflight.versions import READ, span, version_text, vllm_text
 from vq_console.profiles.arguments import takes_json_value
 
 ARGPARSE = "vLLM source: engine/arg_utils.py and the frontend's cli_args.py"
@@ -61,7 +61,7 @@ def unknown_flag(context: Context) -> Iterator[Hit]:
             continue
         if gone and removed is not None and not (known and context.s.exact):
             yield Hit(
-                f"--{_dashes(name)} does not exist in vLLM {version_text(version)}",
+                f"--{_dashes(name)} does not exist in {vllm_text(version)}",
                 evidence=f"[args] {key}",
                 fix=f"Delete it: {removed[1]}",
                 patch=drop(key),
@@ -70,7 +70,7 @@ def unknown_flag(context: Context) -> Iterator[Hit]:
             near = nearest(name, context.s.catalogue.flags or {})
             hint = f" (nearest: --{_dashes(near)})" if near else ""
             yield Hit(
-                f"--{_dashes(name)} is no flag of vLLM {version_text(version)}{hint}",
+                f"--{_dashes(name)} is no flag of {vllm_text(version)}{hint}",
                 evidence=f"[args] {key}",
                 fix=f"Use --{_dashes(near)}, or delete it" if near else "Delete it",
                 patch=drop(key),
@@ -294,7 +294,7 @@ def unknown_variable(context: Context) -> Iterator[Hit]:
             hint = removed[1].format(value=value) if removed else ""
             near = None if removed else nearest(name, known or ())
             yield Hit(
-                f"{name} is not known to vLLM {version_text(s.version)}: it has no effect",
+                f"{name} is not known to {vllm_text(s.version)}: it has no effect",
                 evidence=f"[env] {name} = {value!r}",
                 fix=f"Delete it; {hint}" if hint else f"Write {near}" if near else "Delete it",
                 patch=_variable_patch(name, value),

@@ -12,7 +12,7 @@ from vq_console.preflight.model import Patch
 from vq_console.preflight.rules.base import Context, Hit, drop, put, rule
 from vq_console.preflight.shapes import anatomy
 from vq_console.preflight.values import as_list, whole
-from vq_console.preflight.versions import span, version_text
+from vq_console.preflight.versions import span, version_text, vllm_text
 
 
 def _workstation(context: Context) -> bool:
@@ -152,7 +152,7 @@ def nvfp4_moe_early(context: Context) -> Iterator[Hit]:
     s = context.s
     if _nvfp4(context) and _workstation(context) and s.moe:
         yield Hit(
-            f"vLLM {version_text(s.version)} has no grouped FP4 kernel for SM {(s.sm or 0) / 10:.1f}",
+            f"{vllm_text(s.version)} has no grouped FP4 kernel for SM {(s.sm or 0) / 10:.1f}",
             fix="Upgrade vLLM, or serve an FP8 or AWQ checkpoint",
         )
 
@@ -199,7 +199,7 @@ def online_fp8_gb10(context: Context) -> Iterator[Hit]:
     s = context.s
     if context.resolution.online and s.sm == 121 and context.families() & {"fp8_tensor", "fp8_channel"}:
         yield Hit(
-            f"online FP8 fails in CUTLASS on SM 12.1 with vLLM {version_text(s.version)} (Error Internal)",
+            f"online FP8 fails in CUTLASS on SM 12.1 with {vllm_text(s.version)} (Error Internal)",
             fix="Serve BF16 or a pre-quantized checkpoint, or upgrade",
             patch=drop("quantization"),
         )
@@ -217,7 +217,7 @@ def deep_gemm_warmup_sm120(context: Context) -> Iterator[Hit]:
     skipped = s.deep_gemm_off() or s.env.get("VLLM_DEEP_GEMM_WARMUP") == "skip"
     if "fp8_block" in context.families() and _workstation(context) and not skipped:
         yield Hit(
-            f"vLLM {version_text(s.version)} warms DeepGEMM up on SM {(s.sm or 0) / 10:.1f}, which it does not know",
+            f"{vllm_text(s.version)} warms DeepGEMM up on SM {(s.sm or 0) / 10:.1f}, which it does not know",
             fix="Set VLLM_USE_DEEP_GEMM=0 (or VLLM_DEEP_GEMM_WARMUP=skip), or use another release",
             patch=Patch(set_env={"VLLM_USE_DEEP_GEMM": "0"}),
         )
@@ -298,6 +298,6 @@ def marlin_moe_workstation(context: Context) -> Iterator[Hit]:
     s = context.s
     if s.moe and "wna16" in context.families() and _workstation(context) and s.tp > 1:
         yield Hit(
-            f"Marlin experts over {s.tp} GPUs crash on SM {(s.sm or 0) / 10:.1f} with vLLM {version_text(s.version)}",
+            f"Marlin experts over {s.tp} GPUs crash on SM {(s.sm or 0) / 10:.1f} with {vllm_text(s.version)}",
             fix="Upgrade vLLM",
         )

@@ -8,7 +8,7 @@ from vq_console.preflight.attention import attention_backend
 from vq_console.preflight.model import Patch
 from vq_console.preflight.rules.base import Context, Hit, drop, rule
 from vq_console.preflight.values import real, whole
-from vq_console.preflight.versions import number_tuple, span, version_text
+from vq_console.preflight.versions import number_tuple, span, vllm_text
 
 DRIVERS = "NVIDIA: CUDA compatibility, driver branches by toolkit"
 _DRIVER_OF_CUDA = {
@@ -128,7 +128,7 @@ def no_image(context: Context) -> Iterator[Hit]:
         )
     elif s.sm >= 100 and span("<0.8.3").holds(s.version):
         yield Hit(
-            f"vLLM {version_text(s.version)} was built before SM {s.sm / 10:.1f} existed",
+            f"{vllm_text(s.version)} was built before SM {s.sm / 10:.1f} existed",
             fix="Use vLLM 0.9 or newer",
         )
     elif s.sm < 70 or (s.sm < 75 and cuda is not None and cuda >= (13, 0)):

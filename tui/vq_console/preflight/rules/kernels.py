@@ -10,7 +10,7 @@ from vq_console.preflight.layers import backend_classes, pick_linear
 from vq_console.preflight.model import LayerExpectation, Patch
 from vq_console.preflight.rules.base import Context, Hit, drop, put, rule
 from vq_console.preflight.scheme import Scheme
-from vq_console.preflight.versions import span, version_text
+from vq_console.preflight.versions import span, vllm_text
 
 CHOICE = "vLLM source: model_executor/kernels/linear, layers/fused_moe/oracle; measured on H200 (0.26) and CPU (0.32)"
 _EXTRA = {
@@ -38,7 +38,7 @@ def slower_than_promised(context: Context) -> Iterator[Hit]:
     kernel = f"on {row.kernel} " if row.kernel else ""
     yield Hit(
         f"{row.scheme} runs {kernel}here with {how}: slower than the format promises",
-        evidence=f"{where}, vLLM {version_text(s.version)}; {row.source}",
+        evidence=f"{where}, {vllm_text(s.version)}; {row.source}",
         fix=_native(context),
         patch=_native_patch(context),
     )
@@ -73,7 +73,7 @@ def no_kernel(context: Context) -> Iterator[Hit]:
         if row.grade != "unsupported" or context.resolution.presumed or backend_classes(s) is not None:
             continue
         where = f"SM {s.sm / 10:.1f}" if s.sm is not None else f"this {s.device or 'device'}"
-        message = f"{row.scheme}: no kernel for {where} in vLLM {version_text(s.version)}"
+        message = f"{row.scheme}: no kernel for {where} in {vllm_text(s.version)}"
         if row.kernel:
             message = f"{row.scheme} on {where}: {row.kernel} is chosen and cannot run"
         patch = None
@@ -152,7 +152,7 @@ def backend_cannot_run(context: Context) -> Iterator[Hit]:
     if pick.grade == "unsupported":
         yield Hit(
             f"--linear-backend {s.args['linear_backend']}: none of its kernels for {scheme.label} runs on "
-            f"SM {s.sm / 10:.1f} in vLLM {version_text(s.version)}",
+            f"SM {s.sm / 10:.1f} in {vllm_text(s.version)}",
             evidence=pick.fails or f"kernels: {', '.join(sorted(shared))}",
             fix="Delete --linear-backend (auto)",
             patch=drop("linear_backend"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from vq_console.preflight.attention import order, refusal
 from vq_console.preflight.rules.base import Context, Hit, drop, put, rule
-from vq_console.preflight.versions import span, version_text
+from vq_console.preflight.versions import span, vllm_text
 
 BACKENDS = "vLLM source: v1/attention/backends supported_kv_cache_dtypes, supports_combination"
 
@@ -81,7 +81,7 @@ def cpu_kv(context: Context) -> Iterator[Hit]:
     if not s.fp8_kv:
         why = f"the CPU backend does not know {s.kv_dtype}"
     elif span("<0.24").holds(s.version):
-        why = f"vLLM {version_text(s.version)} has no FP8 KV cache on CPUs"
+        why = f"{vllm_text(s.version)} has no FP8 KV cache on CPUs"
     elif flags is not None and not any(flag.startswith(("avx512", "amx")) for flag in flags):
         why = "FP8 needs AVX-512 or AMX, and this CPU has neither"
     else:

@@ -14,7 +14,7 @@ from vq_console.preflight.rules import knowledge
 from vq_console.preflight.rules.base import Context, Hit, put, rule
 from vq_console.preflight.scheme import NONE
 from vq_console.preflight.values import as_list, json_table, real, truthy, whole
-from vq_console.preflight.versions import parse_version, span, version_text
+from vq_console.preflight.versions import parse_version, span, version_text, vllm_text
 
 REGISTRY = "vLLM source: model_executor/models/registry.py (0.32.0)"
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npz", ".tensors")
@@ -246,7 +246,7 @@ def not_implemented(context: Context) -> Iterator[Hit]:
     certain = own is not None or s.version <= (0, 32, 0)
     near = nearest(name, known)
     yield Hit(
-        f"{name} is not implemented in vLLM {version_text(s.version)}",
+        f"{name} is not implemented in {vllm_text(s.version)}",
         evidence=f"nearest: {near}" if near else "",
         fix="Upgrade vLLM, or try --model-impl transformers",
         patch=put(model_impl="transformers"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from vq_console.preflight.model import Patch
 from vq_console.preflight.rules import knowledge
 from vq_console.preflight.rules.base import Context, Hit, rule
-from vq_console.preflight.versions import number_tuple, version_text
+from vq_console.preflight.versions import number_tuple, vllm_text
 
 
 @rule("flashinfer-version-mismatch", "warning", source="FlashInfer checks flashinfer-cubin and -jit-cache at import")
@@ -64,7 +64,7 @@ def pins(context: Context) -> Iterator[Hit]:
             continue
         if not fits and not (name == "flashinfer-python" and s.device != "cuda"):
             yield Hit(
-                f"{name} {have} is not what vLLM {version_text(s.version)} requires ({wanted})",
+                f"{name} {have} is not what {vllm_text(s.version)} requires ({wanted})",
                 fix=f"pip install '{name}{wanted}' in the engine's environment",
                 severity="error" if name != "flashinfer-python" else "info",
             )
@@ -149,7 +149,7 @@ def transformers_old(context: Context) -> Iterator[Hit]:
     low = _bound(knowledge.requirement("transformers", s.version), ">=")
     if low is not None and have < low:
         yield Hit(
-            f"transformers {s.package('transformers')} is below what vLLM {version_text(s.version)} requires",
+            f"transformers {s.package('transformers')} is below what {vllm_text(s.version)} requires",
             evidence=str(knowledge.requirement("transformers", s.version)),
             fix="pip install -U transformers within vLLM's range",
         )
@@ -173,6 +173,6 @@ def transformers_new(context: Context) -> Iterator[Hit]:
     if (have[0] >= 5 and s.version < (0, 14, 0)) or (high is not None and have >= high):
         limit = "<5" if high is None else "<" + ".".join(str(n) for n in high)
         yield Hit(
-            f"transformers {s.package('transformers')} is newer than vLLM {version_text(s.version)} allows ({limit})",
+            f"transformers {s.package('transformers')} is newer than {vllm_text(s.version)} allows ({limit})",
             fix=f"pip install 'transformers{limit}', or upgrade vLLM",
         )

@@ -10,7 +10,7 @@ from vq_console.preflight.rules.base import Context, Hit, drop, put, rule
 from vq_console.preflight.rules.capability import method_minimum, scheme_minimum
 from vq_console.preflight.scheme import ONLINE
 from vq_console.preflight.situation import Situation
-from vq_console.preflight.versions import READ, span, version_text
+from vq_console.preflight.versions import READ, span, vllm_text
 
 VERIFY = "vLLM source: config/model.py _verify_quantization"
 PLUGIN_OF = {"gguf": "vllm-gguf-plugin", "bitsandbytes": "vllm-bnb-plugin"}
@@ -112,7 +112,7 @@ def unknown_method(context: Context) -> Iterator[Hit]:
         fix = "Use a calibrated checkpoint without the flag, or an online shorthand such as fp8_per_tensor"
     patch = drop("quantization") if declared or near is None else put(quantization=near)
     yield Hit(
-        f"{asked!r} is no quantization method of vLLM {version_text(s.version)}" + (f": {why}" if why else ""),
+        f"{asked!r} is no quantization method of {vllm_text(s.version)}" + (f": {why}" if why else ""),
         evidence=f"methods: {', '.join(sorted(known))}",
         fix=fix,
         patch=patch,
@@ -150,7 +150,7 @@ def plugin_missing(context: Context) -> Iterator[Hit]:
                 continue
             unsure = s.plugins is None
             yield Hit(
-                f"{method} is not part of vLLM {version_text(s.version)}: it needs {plugin} beside the engine",
+                f"{method} is not part of {vllm_text(s.version)}: it needs {plugin} beside the engine",
                 evidence="plugins: " + (", ".join(sorted(s.plugins or ())) or ("unknown" if unsure else "none")),
                 fix=f"pip install {plugin} there, or use an AWQ, GPTQ or FP8 checkpoint",
                 patch=drop("quantization") if asked and declared else None,
@@ -178,7 +178,7 @@ def plugin_conflict(context: Context) -> Iterator[Hit]:
     for method, plugin in PLUGIN_OF.items():
         if s.plugins and plugin in s.plugins and STILL_IN_TREE[method].holds(s.version):
             yield Hit(
-                f"{plugin} registers {method}, which vLLM {version_text(s.version)} still has in tree",
+                f"{plugin} registers {method}, which {vllm_text(s.version)} still has in tree",
                 evidence=f"plugins: {', '.join(sorted(s.plugins))}",
                 fix=f"Uninstall {plugin}, or move to vLLM {LEFT_TREE[method]}",
             )
@@ -250,7 +250,7 @@ def deprecated(context: Context) -> Iterator[Hit]:
     for name in sorted(filter(None, names)):
         if name in listed and not s.on("allow_deprecated_quantization"):
             yield Hit(
-                f"{name} is deprecated: vLLM {version_text(s.version)} refuses to load it",
+                f"{name} is deprecated: {vllm_text(s.version)} refuses to load it",
                 fix="Move to an fp8, compressed-tensors or NVFP4 checkpoint; --allow-deprecated-quantization for now",
                 patch=put(allow_deprecated_quantization=True),
             )
@@ -277,7 +277,7 @@ def too_old_gpu(context: Context) -> Iterator[Hit]:
     if worst is not None and s.sm < worst[1].sm:
         yield Hit(
             f"{worst[0]} needs SM {worst[1].sm / 10:.1f}; this GPU is SM {s.sm / 10:.1f}",
-            evidence=f"minimum capability {worst[1].sm} in vLLM {version_text(s.version)}",
+            evidence=f"minimum capability {worst[1].sm} in {vllm_text(s.version)}",
             fix=_for_old_gpu(s.sm),
             severity="warning" if context.resolution.presumed else None,
         )
@@ -319,7 +319,7 @@ def platform_refuses(context: Context) -> Iterator[Hit]:
         listed = knowledge.platform_methods(s.device, s.version)
         if listed is not None and resolved not in listed and resolved in _methods(s):
             yield Hit(
-                f"{resolved} is not supported on {s.device} by vLLM {version_text(s.version)}",
+                f"{resolved} is not supported on {s.device} by {vllm_text(s.version)}",
                 evidence="supported: " + ", ".join(sorted(listed)),
                 fix="Use a listed method",
             )

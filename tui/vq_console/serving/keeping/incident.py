@@ -84,6 +84,14 @@ def run_on_death(argv: Sequence[str], folder: str, told: Mapping[str, str]) -> s
     return ""
 
 
+def death_words(before: str, code: int | None) -> str:
+    """How a server went that nobody stopped. Pure."""
+    present = "loading" if before == "starting" else before
+    if code is None:
+        return f"the server ended while {present}; how is unknown"
+    return f"the server {f'was killed by signal {-code}' if code < 0 else f'exited with code {code}'} while {present}"
+
+
 def write_incident(
     folder: str,
     *,

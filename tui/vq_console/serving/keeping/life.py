@@ -16,7 +16,7 @@ from vq_console.serving.keeping.address import PORT_TAKEN, near_host, url_of, wh
 from vq_console.serving.keeping.child import Helper, StartError, start
 from vq_console.serving.keeping.ending import Ending
 from vq_console.serving.keeping.group import Group
-from vq_console.serving.keeping.incident import oom_kills, run_on_death, write_incident
+from vq_console.serving.keeping.incident import death_words, oom_kills, run_on_death, write_incident
 from vq_console.serving.keeping.logfile import LogFile
 from vq_console.serving.keeping.record import StateFile
 from vq_console.serving.keeping.settings import DEFAULTS
@@ -315,11 +315,7 @@ class Life:
         """The main process ended although nobody asked."""
         assert self.group is not None
         before, code = self.state.state, self.group.exit_code
-        if code is None:
-            how = "ended, how is unknown"
-        else:
-            how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
-        reason = f"the server {how} while {'loading' if before == 'starting' else before}"
+        reason = death_words(before, code)
         tail = self.log.tail()
         self.state.set(exit_code=code)
         again = ""
