@@ -27,7 +27,7 @@ KEYS = {"up": "\x1b[A", "down": "\x1b[B", "enter": "\r", "tab": "\t", "escape": 
 class Terminal:
     """Runs `vq-console WORDS` in a pty of `size`; understands as much of its output as is needed to read it."""
 
-    def __init__(self, *words: str, size: tuple[int, int], env: Mapping[str, str]) -> None:
+    def __init__(self, *words: str, size: tuple[int, int], env: Mapping[str, str], nohup: bool = False) -> None:
         self.width, self.height = size
         self.rows = [[" "] * self.width for _ in range(self.height)]
         self._x = self._y = 0
@@ -39,9 +39,19 @@ class Terminal:
             [sys.executable, "-m", "vq_console", *words],
             stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
             env={**os.environ, "TERM": "xterm-256color", **env}, cwd=env.get("PWD") or str(Path.cwd()),
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=lambda: self._take_over(nohup),
         )  # fmt: skip
         os.close(slave)
+
+    @staticmethod
+    def _take_over(nohup: bool) -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        if nohup:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def tear(self) -> None:
+        """Let the terminal go, as a broken connection does; `close` is not to be called then."""
+        os.close(self._master)
 
     def press(self, *keys: str) -> None:
         """Send keys by name, or text as it is."""

@@ -66,3 +66,15 @@ def test_ascii_terminal_gets_ascii_only(home: Path) -> None:
         assert terminal.wait() == 0
     finally:
         terminal.close()
+
+
+def test_a_console_that_ignores_the_hangup_ends_with_its_terminal(home: Path) -> None:
+    terminal = Terminal(size=(80, 24), env={"VQ_CONSOLE_HOME": str(home)}, nohup=True)
+    try:
+        terminal.see("No server yet.")
+        terminal.tear()
+        terminal.process.wait(timeout=20)
+    finally:
+        if terminal.process.poll() is None:
+            terminal.process.kill()
+            terminal.process.wait()

@@ -81,7 +81,8 @@ def hazard(pairs: Sequence[tuple[Generated, Generated]]) -> Hazard | None:
             tokens += index + 1
     if not tokens:
         return None
-    return Hazard(divergences, tokens, sequences, divergences / tokens, hazard_interval(divergences, tokens))
+    low, high = hazard_interval(divergences, tokens)
+    return Hazard(divergences, tokens, sequences, divergences / tokens, (low, min(high, 1.0)))
 
 
 def _chance(answer: Generated, index: int, token: int | None) -> float | None:

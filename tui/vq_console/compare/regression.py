@@ -25,19 +25,27 @@ class Change:
 
 
 def compare_runs(before: Json, after: Json) -> tuple[Change, ...]:
-    """Changes from one summary to another, endpoint by endpoint; intervals that overlap say nothing."""
+    """Changes from one summary to another, endpoint by endpoint; intervals that overlap say nothing.
+
+    What the later run left out counts as a regression: a gate must not pass because nothing was measured.
+    """
     changes: list[Change] = []
     old = {(e["metric"], e["concurrency"]): e for e in (before.get("latency") or {}).get("endpoints") or ()}
-    for new in (after.get("latency") or {}).get("endpoints") or ():
+    measured = (after.get("latency") or {}).get("endpoints") or ()
+    for new in measured:
         was = old.get((new["metric"], new["concurrency"]))
         if was is not None:
             changes.append(_endpoint_change(was, new))
+    if old and not measured:
+        changes.append(Change("latency", "measured", None, "regression", "the later run did not measure it"))
     quality = before.get("quality") or {}, after.get("quality") or {}
     words = quality[0].get("word"), quality[1].get("word")
     if all(word in QUALITY_ORDER for word in words):
         step = QUALITY_ORDER.index(str(words[1])) - QUALITY_ORDER.index(str(words[0]))
         name = "regression" if step > 0 else "improvement" if step < 0 else "unchanged"
         changes.append(Change("quality", words[0], words[1], name))
+    elif words[0] and not words[1]:
+        changes.append(Change("quality", words[0], None, "regression", "the later run did not measure it"))
     elif any(words):
         changes.append(Change("quality", words[0], words[1], "unresolved"))
     kld = [(q.get("kld") or {}) for q in quality]

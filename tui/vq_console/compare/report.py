@@ -194,7 +194,7 @@ def _quality_part(quality: Json | None) -> list[str]:
         lines += ["", *markdown_table(head, rows_t)]
     if quality.get("health"):
         rows_h = [(h["name"], number(h.get("n")), number(h.get("a")), number(h.get("b"))) for h in quality["health"]]
-        lines += ["", *markdown_table(("health", "n", "A", "B"), rows_h)]
+        lines += ["", *markdown_table(("faults", "of answers", "A", "B"), rows_h)]
     return lines
 
 

@@ -184,6 +184,9 @@ def memory_sentence(memory: Json | None, a: str, b: str, *, context: int | None 
         at = f" of {context:,} tokens" if context else ""
         parts.append(f"requests{at} at once: {b} {requests[1]:.1f}, {a} {requests[0]:.1f}")
     if not parts:
+        known = [name for name, side in ((a, left), (b, right)) if any(v is not None for v in side.values())]
+        if known:
+            return f"Memory cannot be compared: only {known[0]}'s is known."
         return "Memory is unknown: neither log says what the weights or the KV cache take."
     text = "; ".join(parts) + " (exact, as the logs and checkpoints say)."
     return text[0].upper() + text[1:]

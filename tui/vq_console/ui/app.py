@@ -25,7 +25,7 @@ from vq_console.ui.notices import notices
 from vq_console.ui.screens.base import ConsoleScreen
 from vq_console.ui.screens.servers import ServersScreen
 from vq_console.ui.settings import UiSettings, ascii_asked, last_looked, load_settings, save_looked, save_settings
-from vq_console.ui.terminal import can_open, terminal_driver
+from vq_console.ui.terminal import can_open, end_with_terminal, terminal_driver
 from vq_console.ui.widgets.topbar import TopBar
 
 MODE_NAMES = {
@@ -99,6 +99,8 @@ class VqConsole(App[int]):
         self.last_looked = last_looked()
         """When the console was closed before; None the first time."""
         self._told = self.hub.snapshot
+        if not self.is_headless:
+            end_with_terminal()
 
     def get_driver_class(self) -> type[Driver]:
         """The platform's driver on the terminal, in ASCII where that was asked for."""

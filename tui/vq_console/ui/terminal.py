@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
+import time
 from typing import Any, TextIO
 
 from textual.driver import Driver
+
+LOOK_EVERY_S = 2.0
 
 
 def terminal_stream() -> TextIO | None:
@@ -25,6 +30,22 @@ def can_open() -> bool:
     if os.environ.get("TEXTUAL_DRIVER"):
         return True
     return terminal_stream() is not None and sys.__stdin__ is not None and sys.__stdin__.isatty()
+
+
+def end_with_terminal() -> None:
+    """End this process soon after its terminal went without a signal, as under `nohup`.
+
+    Textual's event loop waits for its writing thread then, which an error has ended, so a thread of its own looks and
+    ends the process at once. Nothing is lost: servers and checks are processes of their own.
+    """
+
+    def look() -> None:
+        while can_open():
+            time.sleep(LOOK_EVERY_S)
+        os._exit(128 + signal.SIGHUP)
+
+    if can_open() and not os.environ.get("TEXTUAL_DRIVER"):
+        threading.Thread(target=look, name="terminal", daemon=True).start()
 
 
 def terminal_driver(base: type[Driver]) -> type[Driver]:
