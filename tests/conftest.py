@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,12 @@ BESIDE = frozenset(
     }
 )
 """Folders and files whose tests measure no time, unless a marker says so."""
+
+
+def pytest_configure() -> None:
+    """A run in the background of a script ignores Ctrl-C, and so would all that the tests start and interrupt."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
