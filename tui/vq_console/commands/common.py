@@ -65,7 +65,7 @@ def emit(schema: str, value: Mapping[str, Any]) -> None:
     from vq_console.core.text import escape_hidden
 
     text = json.dumps({"schema": schema, **value}, ensure_ascii=False, indent=1, default=str)
-    print(escape_hidden(text))
+    print(escape_hidden(text), flush=True)  # a web server that goes on has answered, too
 
 
 def say(message: str = "") -> None:
