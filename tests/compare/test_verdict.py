@@ -52,7 +52,7 @@ def test_absent_is_said_and_not_zero() -> None:
     assert speed_sentence(None, "a", "b") == "Speed was not measured."
     assert quality_sentence(None, "a", "b") == "Quality was not measured."
     assert memory_sentence({"A": {"weights_gib": None}, "B": {"weights_gib": 1.0}}, "a", "b").startswith(
-        "Memory is unknown"
+        "Memory cannot be compared: only b"
     )
 
 

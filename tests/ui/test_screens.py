@@ -20,9 +20,8 @@ from vq_console.profiles.model import Profile
 from vq_console.profiles.store import save_profile
 from vq_console.serving.model import ServerState
 from vq_console.ui import views
-from vq_console.ui.app import BUILT_AHEAD, VqConsole
+from vq_console.ui.app import VqConsole
 from vq_console.ui.hub import Snapshot
-from vq_console.ui.screens.base import ConsoleScreen
 from vq_console.ui.screens.logs import LogsScreen
 from vq_console.ui.widgets.live import LivePane
 from vq_console.ui.widgets.logview import LogView
@@ -244,27 +243,3 @@ async def test_logs_screen_says_when_a_file_is_missing(console: Make) -> None:
         await asyncio.sleep(0)
         await settle(pilot)
         assert any("No such file" in note.message for note in app._notifications)
-
-
-async def test_screens_that_are_built_ahead_stand_still_until_they_are_shown(console: Make) -> None:
-    app = console(busy())
-    async with app.run_test(size=(160, 48)) as pilot:
-        ahead: dict[str, ConsoleScreen] = {}
-        for _ in range(200):
-            await pilot.pause(0.1)
-            ahead = {mode: stack[0] for mode, stack in app._screen_stacks.items() if mode in BUILT_AHEAD}  # type: ignore[misc]
-            if len(ahead) == len(BUILT_AHEAD) and all(screen.ready for screen in ahead.values()):
-                break
-        await settle(pilot)
-        assert (app.current_mode, "Servers" in shown(app)) == ("servers", True)
-        for screen in ahead.values():
-            assert screen.ready
-            assert screen._pump is not None
-            assert not screen._pump._active.is_set()
-            assert screen._seen_version == -1, "nothing was drawn yet"
-        await pilot.press("4")
-        await see(pilot, "first arm", "Choose two arms that run")
-        assert app.screen is ahead["ab"]
-        assert app.screen.focused is app.screen.query_one("#arm-a")
-        app.screen.choose(a="server:fp8")  # type: ignore[attr-defined]
-        await see(pilot, "● fp8 (running)")

@@ -40,9 +40,6 @@ SWITCH_S = 0.001
 LOOK_AFTER_S = 0.05
 WARM_AFTER_S = 1.0
 """After the first picture: what the other screens need is loaded then, so that the first switch is quick too."""
-BUILT_AHEAD = ("profiles", "ab")
-"""The screens with most widgets: they are built once their modules are loaded, one after the other."""
-BUILD_EVERY_S = 0.5
 WARM = (
     *(f"vq_console.ui.screens.{name}" for name in ("logs", "profiles", "ab", "history")),
     "vq_console.preflight.check",
@@ -135,16 +132,6 @@ class VqConsole(App[int]):
             importlib.import_module(name)
             # The event loop comes first.
             time.sleep(SWITCH_S)
-        self.call_later(self._build_ahead)
-
-    def _build_ahead(self) -> None:
-        """Build the next screen that nobody has opened yet, without showing it."""
-        # Textual has no public way to; a version without this one builds them when they are opened.
-        init = getattr(self, "_init_mode", None)
-        left = [mode for mode in BUILT_AHEAD if mode not in self._screen_stacks]
-        if left and init is not None and self.is_running:
-            init(left[0])
-            self.set_timer(BUILD_EVERY_S, self._build_ahead)
 
     def notify(
         self,

@@ -110,6 +110,7 @@ class AbScreen(AbActions):
 
     def begin(self) -> None:
         self.call_after_refresh(self._mount_panes)
+        self._read_arms()
         self.set_interval(PROFILES_EVERY_S, lambda: self._read_arms() if self.is_current else None)
         self.set_interval(POLL_EVERY_S, self._look)
 
@@ -123,7 +124,8 @@ class AbScreen(AbActions):
 
     def resumed(self) -> None:
         app = self.console_app
-        self._read_arms()
+        if app.compare_arm is not None or app.compare_pair is not None:
+            self._read_arms()
         if app.open_run is not None:
             self.follow(app.open_run)
             self._opened = self._no_news = True

@@ -70,8 +70,7 @@ class ConsoleScreen(Screen[None]):
             self.resized()
 
     def on_mount(self) -> None:
-        # A screen may be built before it is shown.
-        self._pump = self.set_interval(1 / self.PUMP_HZ, self.pump, pause=not self.is_current)
+        self._pump = self.set_interval(1 / self.PUMP_HZ, self.pump)
         if self.EAGER:
             self._begin()
         else:
@@ -92,8 +91,6 @@ class ConsoleScreen(Screen[None]):
         self.resized()
 
     def on_screen_resume(self) -> None:
-        if not self.is_current:
-            return
         self._seen_version = -1
         if self._pump is not None:
             self._pump.resume()

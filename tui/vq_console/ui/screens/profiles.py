@@ -85,10 +85,9 @@ class ProfilesScreen(ProfileActions):
         self.query_one("#plan-box").border_title = "plan"
         if self.console_app.settings.toml:
             self.query_one(ProfileForm).toggle_text()
+        self._load_catalogue()
 
     def resumed(self) -> None:
-        if self.catalogue is None:
-            self._load_catalogue()
         self.load()
 
     def resized(self) -> None:

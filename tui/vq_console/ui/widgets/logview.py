@@ -17,6 +17,7 @@ from vq_console.ui.logbuffer import LogBuffer
 
 MARKS = {"ERROR": "E", "CRITICAL": "E", "WARNING": "W", "INFO": " ", "DEBUG": "d"}
 WIDEST = 2_000
+SETTLED_S = 0.2
 
 
 class LogView(ScrollView, can_focus=True):
@@ -43,6 +44,9 @@ class LogView(ScrollView, can_focus=True):
         self.row = 0
         """Cursor, as an index into the buffer's shown lines."""
         self.following = True
+        self._sent: tuple[int, int] | None = None
+        """Row and number of lines when the cursor was sent somewhere; that row belongs into the middle until one of
+        them changes or the reader scrolls."""
         self._base: Style | None = None
         self._bar: tuple[int, int, int] | None = None
         """What the scroll bar's thumb looked like when it was drawn."""
@@ -54,11 +58,17 @@ class LogView(ScrollView, can_focus=True):
         self.changed()
 
     def on_resize(self) -> None:
-        """The first layout, and each later one, decides where the end of the log is."""
+        """The first layout, and each later one, decides where the end and the middle of the log are."""
         self.changed()
+        self._to_middle()
+
+    def on_mouse_scroll_down(self) -> None:
+        """The reader has gone on from where a jump led."""
+        self._sent = None
 
     def on_mouse_scroll_up(self) -> None:
         """Who scrolls back wants to read, not to be carried to the end by the next line."""
+        self._sent = None
         if self.following:
             self.following = False
             self.post_message(self.Moved())
@@ -129,15 +139,17 @@ class LogView(ScrollView, can_focus=True):
             return False
         self.following = False
         self.row = row
+        self._sent = (row, len(self.buffer.shown))
         self._to_middle()
-        # A buffer that was just opened has no scrollable range before the next layout.
+        # A buffer that was just opened has no scrollable range before the next layout, which may come late.
         self.call_after_refresh(self._to_middle)
+        self.set_timer(SETTLED_S, self._to_middle)
         self.refresh()
         self.post_message(self.Moved())
         return True
 
     def _to_middle(self) -> None:
-        if not self.following:
+        if self.buffer and self._sent == (self.row, len(self.buffer.shown)) and not self.following:
             self.scroll_to(y=max(self.row - self.size.height // 2, 0), x=0, animate=False, immediate=True)
 
     def action_move(self, step: int) -> None:
@@ -158,6 +170,7 @@ class LogView(ScrollView, can_focus=True):
             row += len(self.buffer.shown) - count
             count = len(self.buffer.shown)
             self.virtual_size = Size(WIDEST, count)
+        self._sent = None
         self.row = min(max(row, 0), count - 1)
         self.following = keep or self.row == count - 1
         top = self.scroll_offset.y
