@@ -236,8 +236,8 @@ def _fixed_group(scheme: Scheme, layers: Sequence[Layer]) -> list[Note]:
                 Note(
                     "block-divides",
                     "warning",
-                    f"{counted(len(odd), 'layer')} no multiple of the {rows} × {columns} block, such as "
-                    f"{one.name} ({one.outputs} × {one.inputs}); vLLM refuses such layers or splits them badly",
+                    f"{counted(len(odd), 'layer')} {'is' if len(odd) == 1 else 'are'} no multiple of the {rows} × {columns} "
+                    f"block, such as {one.name} ({one.outputs} × {one.inputs}); vLLM refuses such layers or splits them badly",
                     "FP8_DYNAMIC has no blocks",
                 )
             ]

@@ -150,7 +150,9 @@ class HistoryScreen(ConsoleScreen):
     def action_open(self) -> None:
         """Show the run on the A/B screen."""
         run = self.selected()
-        if run is not None:
+        if run is not None and run.kind != "ab":
+            self.notify("A check of one server has no comparison to open; its figures stand here.")
+        elif run is not None:
             self.console_app.open_run = run.folder
             self.console_app.action_show("ab")
 
