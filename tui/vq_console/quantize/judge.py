@@ -232,12 +232,13 @@ def _fixed_group(scheme: Scheme, layers: Sequence[Layer]) -> list[Note]:
         odd = [layer for layer in layers if layer.outputs % rows or layer.inputs % columns]
         if odd:
             one = odd[0]
+            verb = "is" if len(odd) == 1 else "are"
             return [
                 Note(
                     "block-divides",
                     "warning",
-                    f"{counted(len(odd), 'layer')} {'is' if len(odd) == 1 else 'are'} no multiple of the {rows} × {columns} "
-                    f"block, such as {one.name} ({one.outputs} × {one.inputs}); vLLM refuses such layers or splits them badly",
+                    f"{counted(len(odd), 'layer')} {verb} no multiple of the {rows} × {columns} block, such as "
+                    f"{one.name} ({one.outputs} × {one.inputs}); vLLM refuses such layers or splits them badly",
                     "FP8_DYNAMIC has no blocks",
                 )
             ]
