@@ -85,7 +85,7 @@ def test_a_tool_that_outlived_its_killed_job_is_ended_before_the_next(tiny: Path
     assert len(_processes(str(job.folder))) == 1
     tool.plan()
     make(prepare(request, plan=False), nothing)
-    assert _processes(str(job.folder)) == []
+    assert _processes(f"{job.folder}\0") == []
     assert not (request.out / "half.safetensors").exists()
 
 
