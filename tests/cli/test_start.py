@@ -141,6 +141,21 @@ def test_a_home_that_cannot_be_written_is_a_lack_of_the_machine(
     assert "$VQ_CONSOLE_HOME" in told["hint"]
 
 
+def test_a_place_that_cannot_be_written_is_named_with_what_to_do(
+    vq_home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file where a folder would be, since root may write everywhere else."""
+    (tmp_path / "taken").touch()
+    made = main(["profiles", "new", "mine", "--model", "org/name"])
+    assert made == 0
+    capsys.readouterr()
+    code = main(["profiles", "export", "mine", "--out", str(tmp_path / "taken" / "mine.toml"), "--json"])
+    told = json.loads(capsys.readouterr().out)["error"]
+    assert code != 0
+    assert str(tmp_path / "taken") in told["message"]
+    assert "a part of that path is a file" in told["hint"]
+
+
 @pytest.mark.parametrize("much", [False, True])
 def test_a_reader_that_leaves_does_not_change_the_answer(vq_home: Path, tmp_path: Path, much: bool) -> None:
     """`explain … | head -1` under `set -o pipefail`: the log is still a failed one."""

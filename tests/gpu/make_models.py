@@ -83,6 +83,41 @@ MISTRAL_WINDOW: Mapping[str, Any] = {
 }  # fmt: skip
 """Twelve layers of Mistral 7B: every layer sees 4,096 tokens."""
 
+GEMMA2: Mapping[str, Any] = {
+    "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "hidden_size": 3584, "intermediate_size": 14336,
+    "num_hidden_layers": 14, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256,
+    "query_pre_attn_scalar": 256, "sliding_window": 4096, "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0, "layer_types": ["sliding_attention", "full_attention"] * 7, "rope_theta": 10000.0,
+    "vocab_size": 49152, "max_position_embeddings": 8192, "rms_norm_eps": 1e-6, "tie_word_embeddings": True,
+    "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "dtype": "bfloat16",
+    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
+"""Fourteen layers of Gemma 2 9B: windows and full attention in turn."""
+
+MIXTRAL: Mapping[str, Any] = {
+    "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336,
+    "num_hidden_layers": 4, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+    "num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 49152, "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-5, "rope_theta": 1000000.0, "sliding_window": None, "tie_word_embeddings": False,
+    "hidden_act": "silu", "dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+"""Four layers of Mixtral 8x7B."""
+
+PHI3: Mapping[str, Any] = {
+    "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "hidden_size": 3072, "intermediate_size": 8192,
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 49152,
+    "max_position_embeddings": 4096, "original_max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0, "rope_scaling": None, "sliding_window": None, "tie_word_embeddings": False,
+    "hidden_act": "silu", "dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
+"""Phi-3 mini: every head has its own keys and values, 96 wide; fused projections."""
+
+LLAMA_70B_PART: Mapping[str, Any] = {
+    **LLAMA_8B, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 8, "num_attention_heads": 64,
+    "vocab_size": 128256,
+}  # fmt: skip
+"""Eight layers of Llama 3.1 70B."""
+
 
 def _weights(bits: int, kind: str, strategy: str, group: int | None) -> dict[str, Any]:
     return {
@@ -126,6 +161,11 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     "qwen25-05b": QWEN25_05B,
     "qwen3-4b": QWEN3_4B,
     "mistral-window": MISTRAL_WINDOW,
+    "moe-w4a16": {**QWEN3_MOE, "quantization_config": {**w4a16(128), "ignore": ["lm_head", "re:.*mlp.gate$"]}},
+    "gemma2": GEMMA2,
+    "mixtral": MIXTRAL,
+    "phi3": PHI3,
+    "l70b-w4a16": {**LLAMA_70B_PART, "quantization_config": w4a16(128)},
 }
 
 

@@ -217,3 +217,10 @@ def test_discovery_finds_what_was_not_started_here(bench, tmp_path: Path) -> Non
     finally:
         child.kill()
         child.wait()
+
+
+def test_a_server_that_was_started_here_needs_no_attaching(bench) -> None:
+    record = bench.ready()
+    with pytest.raises(UsageError, match=f"{record.name}, which was started here"):
+        attach.attach_url(f"http://localhost:{record.port}")
+    assert [item.name for item in list_servers()] == [record.name]

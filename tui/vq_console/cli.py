@@ -6,6 +6,7 @@ Without a command it opens the console. Imports neither Textual, numpy nor aioht
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -117,6 +118,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(code)
 
 
+_FIXES = {
+    errno.EACCES: "choose a place that this user may read and write, or change its permissions",
+    errno.EPERM: "choose a place that this user may read and write, or change its permissions",
+    errno.EROFS: "that file system is read-only; choose another place",
+    errno.ENOSPC: "no space is left there; make room or choose another place",
+    errno.EDQUOT: "this user's quota is used up there; make room or choose another place",
+    errno.ENOTDIR: "a part of that path is a file; choose another place",
+    errno.EEXIST: "a part of that path is a file; choose another place",
+    errno.EISDIR: "that is a folder; name a file in it",
+    errno.ENOENT: "look at the path's spelling: a relative one starts in the current folder",
+}
+"""What to do about a file that cannot be read or written, by error number."""
+
+
 def _trouble(error: OSError) -> tuple[str, str, ExitCode]:
     """What a file could not give or take, in words; the console's own folder is named as such."""
     from pathlib import Path
@@ -131,7 +146,7 @@ def _trouble(error: OSError) -> tuple[str, str, ExitCode]:
     # Where a folder above it cannot be made, the error names that one.
     own = next((h for h in homes if path.is_relative_to(h) or (h.is_relative_to(path) and not path.is_dir())), None)
     if own is None:
-        return said, "", ExitCode.NO
+        return said, _FIXES.get(error.errno or 0, ""), ExitCode.NO
     given = os.environ.get(places.HOME_VARIABLE)
     return f"the console's folder {given or own} cannot be used: {said}", places.MEND, ExitCode.MISSING
 

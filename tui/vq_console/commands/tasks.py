@@ -135,8 +135,11 @@ def _run(args: argparse.Namespace) -> ExitCode:
     from vq_console.checks.tasks.registry import GENERATORS, generator
     from vq_console.commands.words import Words, watched
     from vq_console.compare.arms import resolve_endpoint
+    from vq_console.core.errors import UsageError
     from vq_console.core.places import runs_dir
 
+    if "needle" in args.task:
+        raise UsageError("a needle is asked for by its length, not with --task", "for example --needle 8192")
     names = [generator(name).name for name in args.task]
     if not names and not args.needle and not args.prompts:
         names = list(GENERATORS)

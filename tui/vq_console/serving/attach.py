@@ -26,6 +26,7 @@ from vq_console.serving.model import Identity, ServerRecord, ServerState
 
 LOOK_EVERY_S = 5.0
 LOOK_TIMEOUT_S = 1.5
+_ENDED = (ServerState.STOPPED, ServerState.FAILED)
 _looks: dict[str, tuple[float, ServerState, str]] = {}
 
 
@@ -117,6 +118,7 @@ def _attach(
     key = http.key_from_environment(api_key_env)
     if api_key_env and key is None:
         raise MissingError(f"the environment variable {api_key_env} is not set", f"export {api_key_env}=…")
+    _not_ours(url)
     answer = http.get(f"{url}/v1/models", timeout=10, api_key=key)
     if answer.status in (401, 403):
         raise MissingError(f"{url} wants a key", "name the variable that holds it: --api-key-env NAME")
@@ -147,6 +149,17 @@ def _attach(
         if given.get("container"):
             containers.fetch_log(folder, str(given["container"]))
     return attached_record(folder, {**given, "name": folder.name})
+
+
+def _not_ours(url: str) -> None:
+    """Raise UsageError when a server that was started here answers at `url`: it has its row already."""
+    from vq_console.serving.registry import list_servers
+
+    port, host = urlsplit(url).port, urlsplit(url).hostname
+    for record in list_servers(adopt=False):
+        own = not record.attached and record.url and record.state not in _ENDED and port == urlsplit(record.url).port
+        if own and host in (urlsplit(record.url or "").hostname, "localhost", "127.0.0.1", "::1"):
+            raise UsageError(f"{url} is {record.name}, which was started here", "it needs no attaching: use its name")
 
 
 def attached_record(folder: Path, given: Mapping[str, Any]) -> ServerRecord:
