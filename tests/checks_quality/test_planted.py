@@ -87,6 +87,7 @@ def test_standard_runs_get_the_right_word(kl: float, word: str) -> None:
     """At least 80 % the right word, at most 20 % UNRESOLVED, nothing worse for identical models."""
     runs = 10
     words = Counter(compared(seed, kl, sequences=128, tokens=256)[0].word for seed in range(runs))
+    print(f"soak: planted {kl}: {', '.join(f'{count} {said}' for said, count in words.most_common())}")
     assert words[word] >= 0.8 * runs, words
     assert words["UNRESOLVED"] <= 0.2 * runs, words
 
@@ -96,6 +97,7 @@ def test_standard_runs_get_the_right_word(kl: float, word: str) -> None:
 def test_a_hundred_quick_runs_of_the_same_model() -> None:
     """A/A: never worse than INDISTINGUISHABLE beyond the error rate of 5 %."""
     words = Counter(compared(seed, 0.0, sequences=16, tokens=48)[0].word for seed in range(100))
+    print(f"soak: the same model: {', '.join(f'{count} {said}' for said, count in words.most_common())}")
     assert words["INDISTINGUISHABLE"] >= 95, words
     assert not {"DAMAGING", "NOTICEABLE"} & set(words)
 
@@ -108,4 +110,5 @@ def test_the_interval_covers_the_long_run_value() -> None:
     # Each run has noise of its own direction; the value over all positions of all runs is the common truth.
     truth = float(np.mean([exact for _, exact in results]))
     inside = sum(r.kld.interval[0] <= truth <= r.kld.interval[1] for r, _ in results if r.kld and r.kld.interval)
-    assert inside >= 88
+    print(f"soak: {inside} of {len(results)} intervals cover {truth:.4f}")
+    assert inside >= 88, "92 to 97 % are asserted over 1,000 runs in test_kld.py; 100 runs show no more than this"

@@ -204,7 +204,7 @@ def _summarise(
             problem=problem or "no position could be compared",
         )  # fmt: skip
     counts = [len(sums.kld) for sums in sequences]
-    kld = cluster_mean([math.fsum(sums.kld) for sums in sequences], counts)
+    kld = cluster_mean([math.fsum(sums.kld) for sums in sequences], counts, skewed=True)
     ppl = cluster_mean([math.fsum(sums.shift) for sums in sequences], counts)
     return KldResult(
         value=kld.value,
