@@ -71,6 +71,19 @@ def test_starts_queue_per_gpu_and_not_with_the_cpu(bench: Bench, card: Path) -> 
     bench.until("second", "ready", timeout_s=20)
 
 
+def test_starts_come_in_the_order_in_which_they_were_asked_for(bench: Bench, card: Path) -> None:
+    names = ["first", "second", "third", "fourth"]
+    for name in names:
+        on_gpu(bench, "--load-s", "0.6", name=name)
+        bench.until(
+            name,
+            *(("starting", "ready") if name == "first" else ("queued",)),
+            where=lambda r, n=name: n == "first" or bool(r.phase),
+        )
+    began = {name: bench.until(name, "ready", timeout_s=30).ready_at or 0.0 for name in names}
+    assert sorted(began, key=began.__getitem__) == names
+
+
 def test_it_starts_when_memory_is_free(bench: Bench, card: Path) -> None:
     (card / "gpus").write_text(ROW.format(used=143000))
     on_gpu(bench, min_free_gib=20.0)

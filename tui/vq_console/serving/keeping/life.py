@@ -148,8 +148,8 @@ class Life:
                 return
         taken = self.start_locks.acquire()
         if taken is not None:
-            other = locks.holder_of(taken).get("name") or "another server"
-            label = (self.given.get("lock_labels") or {}).get(taken, taken)
+            name, other = taken
+            label = (self.given.get("lock_labels") or {}).get(name, name)
             self.state.set(phase=f"waiting for {other} to start on {label}")
             return
         self._start(now)

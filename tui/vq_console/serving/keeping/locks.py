@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import stat
+import time
 
 from vq_console.serving.keeping import procfs
 
@@ -100,26 +101,99 @@ def holder_of(name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+class Ticket:
+    """A place in the line for a lock: a locked file whose name says since when, so that a dead waiter loses its place."""
+
+    def __init__(self, name: str, since: int, holder: dict[str, Any]) -> None:
+        self.name = name
+        self.path = f"{locks_folder()}/{name}.{since:020d}.{os.getpid()}.wait"
+        # Locked before it has its name: nobody may see it unlocked and take it for a dead one.
+        hidden = f"{self.path}.new"
+        self._handle = os.open(hidden, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_CREAT | os.O_TRUNC, 0o644)
+        fcntl.flock(self._handle, fcntl.LOCK_EX)
+        os.pwrite(self._handle, json.dumps(holder).encode(), 0)
+        os.rename(hidden, self.path)
+
+    def ahead(self) -> dict[str, Any] | None:
+        """What the one before this one in the line says about itself; None when this is the first."""
+        folder, mine = os.path.split(self.path)
+        line = sorted(
+            name for name in os.listdir(folder) if name.startswith(f"{self.name}.") and name.endswith(".wait")
+        )
+        for name in line[: line.index(mine)] if mine in line else ():
+            path = f"{folder}/{name}"
+            try:
+                handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            except OSError:
+                continue
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                try:
+                    value = json.loads(os.pread(handle, 4096, 0) or b"{}")
+                except (OSError, ValueError):
+                    value = {}
+                return value if isinstance(value, dict) else {}
+            else:
+                try:
+                    os.unlink(path)
+                except OSError:  # of another user: it counts for nothing and stays
+                    pass
+            finally:
+                os.close(handle)
+        return None
+
+    def give_up(self) -> None:
+        """Leave the line."""
+        try:
+            os.unlink(self.path)
+        except OSError:
+            pass
+        os.close(self._handle)
+
+
 class StartLocks:
-    """The right to start on some GPUs, taken in a fixed order so that two keepers cannot block each other."""
+    """The right to start on some GPUs: who asked first is first, and no two keepers can block each other.
+
+    The locks are taken in the order of their names, and the age of a ticket is the same in every line.
+    """
 
     def __init__(self, names: list[str], holder: dict[str, Any]) -> None:
         self.names = sorted(set(names))
         self.holder = holder
         self._held: dict[str, int] = {}
+        self._tickets: dict[str, Ticket] = {}
 
-    def acquire(self) -> str | None:
-        """Take what is free; None when all are held, else the name of the first that somebody else has."""
+    def acquire(self) -> tuple[str, str] | None:
+        """Take what is free; None when all are held, else the first that is not, and whom it waits for."""
+        since = time.clock_gettime_ns(time.CLOCK_MONOTONIC)  # one clock for all processes, never set back
         for name in self.names:
-            if name not in self._held:
-                handle = try_lock(name, self.holder)
-                if handle is None:
-                    return name
-                self._held[name] = handle
+            if name not in self._tickets and name not in self._held:
+                try:
+                    self._tickets[name] = Ticket(name, since, self.holder)
+                except OSError:  # a full disk, say: without a place in the line, but not without a start
+                    pass
+        for name in self.names:
+            if name in self._held:
+                continue
+            ticket = self._tickets.get(name)
+            first = ticket.ahead() if ticket else None
+            handle = try_lock(name, self.holder) if first is None else None
+            if handle is None:
+                said = holder_of(name) if first is None else first
+                return name, str(said.get("name") or "another server")
+            self._held[name] = handle
+        self._leave_lines()
         return None
 
+    def _leave_lines(self) -> None:
+        for ticket in self._tickets.values():
+            ticket.give_up()
+        self._tickets.clear()
+
     def release(self) -> None:
-        """Let the next one start."""
+        """Let the next one start; whoever still waited leaves the line."""
+        self._leave_lines()
         for handle in self._held.values():
             os.close(handle)
         self._held.clear()
