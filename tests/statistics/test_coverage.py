@@ -115,7 +115,7 @@ def test_false_alarms_large() -> None:
 
 @pytest.mark.parametrize("clusters", [12, 24, 64])
 def test_a_long_tail_is_covered_as_well(clusters: int) -> None:
-    """Divergence per text has a long tail: there Student's t says too little too often, the corrected interval does not."""
+    """Divergence per text has a long tail: there Student's t says too little too often."""
     random = np.random.default_rng(clusters)
     counts, low = [20] * clusters, {False: 0, True: 0}
     inside = {False: 0, True: 0}

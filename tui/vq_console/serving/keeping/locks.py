@@ -102,7 +102,7 @@ def holder_of(name: str) -> dict[str, Any]:
 
 
 class Ticket:
-    """A place in the line for a lock: a locked file whose name says since when, so that a dead waiter loses its place."""
+    """A place in the line for a lock: a locked file whose name says since when; a dead waiter loses its place."""
 
     def __init__(self, name: str, since: int, holder: dict[str, Any]) -> None:
         self.name = name
