@@ -28,6 +28,7 @@ from vq_console.checks.quality import (
 from vq_console.checks.quality_data import Recording
 from vq_console.checks.quality_measure import connect
 from vq_console.checks.quality_single import check_quality
+from vq_console.checks.quality_tasks import ask_items, make_task_items
 from vq_console.checks.reference import load_reference
 from vq_console.checks.tasks import context
 from vq_console.checks.tasks.answer_key import write_key
@@ -115,6 +116,22 @@ def test_the_same_model_twice_is_indistinguishable(bench: Bench) -> None:
     assert not any(health.excess for health in result.health)
     assert {task.name for task in result.tasks} >= {"word problems", "needle 700", "three-turn recall"}
     json.dumps(result.to_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize("limit", [600, 1024, 2048])
+def test_needles_as_long_as_the_context_get_answers(bench: Bench, limit: int) -> None:
+    """Each text has sentences of its own and so tokens of its own: none may be refused for being too long."""
+    client = connect(bench.other(f"short-{limit}", max_model_len=limit), SMALL)
+    for seed in range(4):
+        settings = replace(SMALL, seed=seed, tasks={}, needle_tokens=(9000,))
+        items, notes = make_task_items(client, settings, {}, kv_quantized=False)
+        assert notes == [f"needle: 9000 tokens do not fit the context of {limit}"]
+        sizes = [len(client.render(item.messages) or ()) + item.max_tokens for item in items]
+        assert len(sizes) == 10
+        assert max(sizes) <= limit
+        assert min(sizes) > 0.6 * limit - 100, "nor much shorter than what was asked for"
+        answers = ask_items(client, items, settings, Silent(), arm="A", message="needles")
+        assert [answer.error for answer in answers.values()] == [None] * 10
 
 
 @pytest.mark.parametrize(

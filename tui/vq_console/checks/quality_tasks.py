@@ -76,6 +76,24 @@ def choose_levels(client: Client, settings: QualitySettings, progress: Progress,
     return levels
 
 
+def _fitting_needles(client: Client, settings: QualitySettings, length: int, per_token: float) -> list[Item]:
+    """Needles of about this length that fit the context together with their answers.
+
+    One sample of text says how many characters a token has, but each item has sentences of its own, a template around
+    them and an answer to come: near the limit their tokens are counted, and a text that is too long is made shorter.
+    """
+    limit = client.capabilities.max_model_len
+    for _ in range(4):
+        items = context.needles(settings.seed, length, characters_per_token=per_token, repeats=settings.needle_repeats)
+        if limit is None or length < limit - max(400, limit // 5):
+            return items
+        over = max(len(client.render(item.messages) or ()) + item.max_tokens for item in items) - limit
+        if over <= 0:
+            return items
+        per_token *= 1 - (over + 8) / length
+    return items
+
+
 def make_task_items(
     client: Client, settings: QualitySettings, levels: Mapping[str, int], *, kv_quantized: bool | None
 ) -> tuple[list[Item], list[str]]:
@@ -105,9 +123,7 @@ def make_task_items(
             if length < 256:
                 notes.append("needle: the context is too short for it")
                 continue
-            items += context.needles(
-                settings.seed, length, characters_per_token=per_token, repeats=settings.needle_repeats
-            )
+            items += _fitting_needles(client, settings, length, per_token)
         cut = [length for length in lengths if limit is not None and length > limit - 200]
         if cut:
             notes.append(f"needle: {', '.join(map(str, cut))} tokens do not fit the context of {limit}")
