@@ -63,6 +63,13 @@ def test_wrong_use(vq_home: Path, capsys: pytest.CaptureFixture[str], words: tup
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_a_needle_that_is_asked_for_as_a_task_says_how_to_ask(
+    vq_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(("tasks", "run", "http://127.0.0.1:9/v1", "--task", "needle")) == 2
+    assert "--needle 8192" in capsys.readouterr().err
+
+
 def test_groups_without_action_show_help(vq_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "record" in run(capsys, "reference", code=2)
     assert "import" in run(capsys, "tasks", code=2)
