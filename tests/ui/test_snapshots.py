@@ -222,6 +222,7 @@ SCENES = {
     "ab-live": Scene(a_parting, LOW),
     "ab-latency-going": Scene(a_run("latency", "not yet", "90 s left"), LOW, prepare=latency_going),
     "ab-quality-going": Scene(a_run("quality", "so far", "0.012 to 0.03"), LOW, prepare=quality_going),
+    "ab-latency-low": Scene(a_run("latency", "B is"), LOW, prepare=recorded_run),
     "ab-latency": Scene(a_run("latency", "TTFT at 1 stream"), prepare=recorded_run),
     "ab-quality": Scene(a_run("quality", "noise floor"), prepare=recorded_run),
     "ab-verdict": Scene(a_run("verdict", "In short"), prepare=recorded_run),

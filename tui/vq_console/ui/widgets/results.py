@@ -83,12 +83,11 @@ class LatencyPane(VerticalScroll):
         yield Static(id="latency-plots")
 
     def on_mount(self) -> None:
-        table = self.query_one(DataTable)
-        table.add_columns("metric", "streams", "A", "B", "B/A", "95 % CI", "pairs", "B is")
         self.clear()
 
     def on_resize(self) -> None:
-        """A hidden pane has no width: plots are drawn once it is seen."""
+        """A hidden pane has no width: it is drawn once it is seen."""
+        self._draw_table()
         self._draw_plots()
 
     def clear(self) -> None:
@@ -112,11 +111,7 @@ class LatencyPane(VerticalScroll):
             ]
             latency = {**latency, "endpoints": rows}
         self._latency, self._final = latency, tail.summary is not None
-        table = self.query_one(DataTable)
-        table.display = True
-        table.clear()
-        for row in latency_rows(latency):
-            table.add_row(*row)
+        self._draw_table()
         head = (
             "* decides the verdict; the unit of an interval is the pair of blocks"
             if self._final
@@ -134,6 +129,26 @@ class LatencyPane(VerticalScroll):
         """Distributions of a finished run, from its raw samples."""
         self._samples = samples
         self._draw_plots()
+
+    def _draw_table(self) -> None:
+        if not self._latency or not self.size.width:
+            return
+        table = self.query_one(DataTable)
+        at = table.cursor_coordinate
+        table.display = True
+        table.clear(columns=True)
+        if self.size.width >= 94:
+            table.add_columns("metric", "streams", "A", "B", "B/A", "95 % CI", "pairs", "B is")
+            rows = latency_rows(self._latency)
+        else:  # the word must not be what is cut off; pairs stand in the plot below
+            table.add_columns("metric", "n", "A", "B", "B/A (95 % CI)", "B is")
+            rows = [
+                (metric, streams, a, b, f"{ratio} ({ci.replace(' to ', '–')})" if ci[0].isdigit() else ratio, word)
+                for metric, streams, a, b, ratio, ci, _, word in latency_rows(self._latency)
+            ]
+        for row in rows:
+            table.add_row(*row)
+        table.move_cursor(row=at.row)
 
     def _draw_plots(self) -> None:
         if not self._latency or not self.size.width:
