@@ -106,6 +106,7 @@ class LatencyPane(VerticalScroll):
                 self._say("Measuring: figures come with the first pair of blocks.")
             return
         if tail.summary is None:
+            short = [tuple(cell.replace(" tok/s", "/s") for cell in row) for row in latency_rows(self._latency)]
             rows = [
                 {**e, "word": "not yet" if e.get("word") == "continue" else e.get("word")} for e in latency["endpoints"]
             ]
@@ -142,9 +143,10 @@ class LatencyPane(VerticalScroll):
             rows = latency_rows(self._latency)
         else:  # the word must not be what is cut off; pairs stand in the plot below
             table.add_columns("metric", "n", "A", "B", "B/A (95 % CI)", "B is")
+            short = [tuple(cell.replace(" tok/s", "/s") for cell in row) for row in latency_rows(self._latency)]
             rows = [
                 (metric, streams, a, b, f"{ratio} ({ci.replace(' to ', '–')})" if ci[0].isdigit() else ratio, word)
-                for metric, streams, a, b, ratio, ci, _, word in latency_rows(self._latency)
+                for metric, streams, a, b, ratio, ci, _, word in short
             ]
         for row in rows:
             table.add_row(*row)
