@@ -106,7 +106,6 @@ class LatencyPane(VerticalScroll):
                 self._say("Measuring: figures come with the first pair of blocks.")
             return
         if tail.summary is None:
-            short = [tuple(cell.replace(" tok/s", "/s") for cell in row) for row in latency_rows(self._latency)]
             rows = [
                 {**e, "word": "not yet" if e.get("word") == "continue" else e.get("word")} for e in latency["endpoints"]
             ]
