@@ -142,7 +142,10 @@ class LatencyPane(VerticalScroll):
             rows = latency_rows(self._latency)
         else:  # the word must not be what is cut off; pairs stand in the plot below
             table.add_columns("metric", "n", "A", "B", "B/A (95 % CI)", "B is")
-            short = [tuple(cell.replace(" tok/s", "/s") for cell in row) for row in latency_rows(self._latency)]
+            short = [
+                tuple(cell.replace(" tok/s", "").replace("throughput", "tok/s") for cell in row)
+                for row in latency_rows(self._latency)
+            ]
             rows = [
                 (metric, streams, a, b, f"{ratio} ({ci.replace(' to ', '–')})" if ci[0].isdigit() else ratio, word)
                 for metric, streams, a, b, ratio, ci, _, word in short
