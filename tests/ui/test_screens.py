@@ -173,6 +173,39 @@ async def test_running_check_shows_progress_and_time_left(console: Make) -> None
         await see(pilot, "3/12", "90 s left")
 
 
+async def test_a_check_that_an_earlier_console_began_is_followed(
+    console: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vq_console.compare.history import own_process
+
+    monkeypatch.setattr("vq_console.ui.app.WARM_AFTER_S", 0.05)
+    for number, head in enumerate(
+        (
+            {"state": "running", "process": own_process(), "arms": {"A": "fp8", "B": "int4"}, "created": 5.0},
+            {
+                "state": "running",
+                "process": {"pid": 1, "start_ticks": -1},
+                "arms": {"A": "x", "B": "y"},
+                "created": 9.0,
+            },
+            {"state": "running", "process": own_process(), "arms": {"A": "z"}, "kind": "check", "created": 8.0},
+        )
+    ):
+        folder = runs_dir() / f"20260101-000000-run-{number}"
+        write_json(folder / "run.json", head)
+        append_jsonl(folder / "progress.jsonl", {"stage": "latency", "message": "pair", "done": number, "total": 12})
+    app = console(busy())
+    async with app.run_test(size=(120, 30)) as pilot:
+        for _ in range(200):
+            await pilot.pause(0.05)
+            if app.running_check is not None:
+                break
+        assert [note.title for note in app._notifications] == ["A check goes on: fp8 against int4"]
+        await pilot.press("4")
+        await see(pilot, "0/12", "● fp8 (running)", "● int4 (running)")
+        assert app.screen.query_one("#views", TabbedContent).active == "latency"
+
+
 async def test_profile_form_plans_and_saves(console: Make) -> None:
     save_profile(Profile("mine", "Qwen/Qwen3-8B", args={"max_model_len": 4096}))
     app = console(busy())

@@ -14,6 +14,7 @@ from textual import work
 from textual.app import App, SuspendNotSupported, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
+from textual.events import ScreenResume
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
@@ -93,6 +94,8 @@ class VqConsole(App[int]):
         """Both arms of a comparison that another screen wants."""
         self.open_run = open_run
         """A run folder that another screen wants shown."""
+        self.running_check: Path | None = None
+        """A check that an earlier console began and that still measures; the A/B screen takes it over."""
         self.last_looked = last_looked()
         """When the console was closed before; None the first time."""
         self._told = self.hub.snapshot
@@ -132,6 +135,19 @@ class VqConsole(App[int]):
             importlib.import_module(name)
             # The event loop comes first.
             time.sleep(SWITCH_S)
+        from vq_console.ui.runner import running_check
+
+        run = running_check()
+        if run is not None and self.is_running:
+            self.call_from_thread(self._goes_on, run.folder, f"{run.arms['A']} against {run.arms['B']}")
+
+    def _goes_on(self, folder: Path, pair: str) -> None:
+        """A check that was begun before is still measuring: say so, and have the A/B screen follow it."""
+        self.running_check = folder
+        if self.current_mode == "ab":
+            self.screen.post_message(ScreenResume())
+        else:
+            self.notify("A/B (4) follows it.", title=f"A check goes on: {pair}", timeout=10)
 
     def notify(
         self,

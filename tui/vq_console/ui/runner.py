@@ -35,6 +35,12 @@ def start_ab(a: str, b: str, options: Sequence[str] = (), *, labels: tuple[str, 
     return name
 
 
+def running_check() -> history.Run | None:
+    """The newest comparison whose process is still at work, whoever began it."""
+    runs = (run for run in history.list_runs() if run.state == history.RUNNING and run.kind == "ab")
+    return next((run for run in runs if {"A", "B"} <= run.arms.keys()), None)
+
+
 def cancel_run(folder: Path) -> bool:
     """Ask a running comparison to end and keep what it has. False when its process is gone."""
     try:

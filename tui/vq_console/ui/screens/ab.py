@@ -130,6 +130,11 @@ class AbScreen(AbActions):
             self.follow(app.open_run)
             self._opened = self._no_news = True
             app.open_run = None
+        elif app.running_check is not None and self.tail is None:
+            self.follow(app.running_check)
+            self._opened = True
+            self.query_one("#views", TabbedContent).active = "latency"
+        app.running_check = None
 
     # What may be chosen
 
