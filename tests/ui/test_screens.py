@@ -196,7 +196,7 @@ async def test_a_check_that_an_earlier_console_began_is_followed(
         append_jsonl(folder / "progress.jsonl", {"stage": "latency", "message": "pair", "done": number, "total": 12})
     app = console(busy())
     async with app.run_test(size=(120, 30)) as pilot:
-        for _ in range(200):
+        for _ in range(1200):  # the modules of all screens are loaded first, which a busy machine takes long for
             await pilot.pause(0.05)
             if app.running_check is not None:
                 break
