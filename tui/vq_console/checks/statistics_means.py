@@ -167,7 +167,7 @@ def cluster_mean(
 
     With equal counts this is exactly Student's t on the per-sequence means; with unequal ones the linearised ratio
     estimator. `skewed`: the clusters have a long tail, as divergences do; t alone then covers 89 to 91 % at 12 to 32
-    clusters and errs by saying too little, the transformation of Hall 93 to 94 %. Clusters without tokens carry nothing
+    clusters and errs by saying too little, the transformation of Hall 92 to 94 %. Clusters without tokens carry nothing
     and are left out. Raises ValueError when no token is there.
     """
     total = np.asarray(sums, float)
